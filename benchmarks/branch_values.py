@@ -19,11 +19,10 @@ from benchmarks.cells import Cells
 from benchmarks.ladder import TrueDynamics
 from benchmarks.runs import Cell
 from benchmarks.statistics import bootstrap_interval
-from vla_rl.algorithms.imagined_edit import ImaginedEdit
-from vla_rl.algorithms.seeds import torch_generator
+from vla_rl.algorithms.imagined_edit import SPREAD, ImaginedEdit, Starts, World
+from vla_rl.algorithms.sampling import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.training.practice import learner_of_run
-from world_model.branches import SPREAD, Starts, World
 
 CHUNKS = 3
 GROUPS, DRAWS = 64, 8

@@ -86,7 +86,9 @@ def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
     """By kind, draws (0: the plain policy) and whether candidates are edited."""
     from deploy_trt.export import export_policy
     from deploy_trt.runtime import load_deployed
-    from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic
+    from vla_rl.core.metadata import CRITIC_FOLDER
+    from vla_rl.policies.checkpoint import save_chooser
+    from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic
     from vla_rl.policies.editing import Edit
 
     plain = folder / "plain"
@@ -96,7 +98,7 @@ def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
         for name, edit in (("drawn", None), ("edited", Edit(model))):
             chooser = Chooser(ChunkCritic(model, learning.critic), ChoiceConfig(draws=draws, offset=0.0), edit)
             place = folder / f"{draws}-{name}"
-            chooser.save(place / FOLDER)
+            save_chooser(place / CRITIC_FOLDER, chooser)
             export_policy(model, place / "out", {}, policy_folder=place)
             acting = model.acting()
             acting.chooser = chooser

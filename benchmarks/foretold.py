@@ -19,11 +19,11 @@ from benchmarks.cells import Cells
 from benchmarks.runs import Cell
 from benchmarks.statistics import control_variate
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, windows
-from vla_rl.algorithms.seeds import fold_of, torch_generator
+from vla_rl.algorithms.sampling import fold_of, torch_generator
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.features import flat_features
+from vla_rl.policies.base import flat_features
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
 from vla_rl.training.simulator import SimulatorWorker

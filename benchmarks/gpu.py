@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.timing import perturb
 
 if TYPE_CHECKING:
+    from vla_rl.policies.base import PolicyBatch
     from vla_rl.policies.flow_vla import FlowVLA
-    from vla_rl.policies.trainable import PolicyBatch
 
 NETWORKS = ("cpu", "small", "100M", "450M")
 ENGINES = ("eager", "compiled", "ort-cpu", "ort-cuda", "trt")
@@ -173,7 +173,7 @@ def make_batch(model: "FlowVLA", size: int, device: str) -> "PolicyBatch":
     """A training batch of noise."""
     import torch
 
-    from vla_rl.policies.trainable import PolicyBatch
+    from vla_rl.policies.base import PolicyBatch
 
     spec, generator = model.spec, torch.Generator().manual_seed(0)
     shape = (size, *spec.image_size, 3)
@@ -257,8 +257,7 @@ def _learner(model: "FlowVLA", clock: Clock, size: int) -> dict[str, float]:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from vla_rl.algorithms.actor import ActorLearner
-    from vla_rl.algorithms.config import ActorConfig
+    from vla_rl.algorithms.actor import ActorConfig, ActorLearner
 
     learner, batch = (
         ActorLearner(model, ActorConfig(precision="float32"), seed=0),

@@ -81,7 +81,7 @@ def sizes() -> dict[str, int]:
         "package_code_lines": sum(map(code_lines, _modules().values())),
         "flagship_files": len(flagship),
         "flagship_code_lines": sum(code_lines(_modules()[name]) for name in flagship),
-        "filtered_bc_files": len(closure("vla_rl.algorithms.filtered_bc")),
+        "filtered_bc_files": len(closure("vla_rl.algorithms.cloning")),
         "options_habc": len(options("habc")),
         "options_imagined_edit": len(options("imagined_edit")),
         "options_unused": len(options_unused()),

@@ -220,11 +220,11 @@ def _speed(folder: Path) -> dict[str, float]:
     """
     import torch
 
+    from vla_rl.algorithms.imagined_edit import BranchConfig, Starts, World, imagine
     from vla_rl.critics.outcome import OutcomeValue
+    from vla_rl.policies.base import draw_from_flat, example_row
     from vla_rl.policies.editing import Edit
-    from vla_rl.policies.features import draw_from_flat, example_row
     from vla_rl.policies.folders import load_model
-    from world_model.branches import BranchConfig, Starts, World, imagine
     from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
 
     torch.set_num_threads(1)

@@ -25,12 +25,11 @@ from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.acting.task import open_robot
 from vla_rl.algorithms.actor import autocast
-from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning
+from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning, World
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
-from vla_rl.policies.features import example_row, flat_features
+from vla_rl.policies.base import example_row, flat_features
 from vla_rl.training.config import TaskConfig
-from world_model.branches import World
 from world_model.feature_dynamics import Transitions, fit_dynamics
 
 _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three

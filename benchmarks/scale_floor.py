@@ -26,7 +26,7 @@ from vla_rl.core.validation import LARGEST_NUMBER
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
-from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.layers import Normalizer
 from vla_rl.report.statistics import wilson_interval
 
 TASKS = ("ButtonPress", "ReachWall")

@@ -49,13 +49,16 @@ API = {
     ),
     "data": (
         "Data",
-        "data.store data.sampler data.cache data.lerobot_import data.lerobot_export data.rosbag_import data.doctor",
+        "data.store data.cache data.lerobot_import data.lerobot_export data.rosbag_import data.doctor",
     ),
     "learning": (
         "Learning",
-        "credit advantage critics.hierarchical algorithms.base algorithms.cloning training.rounds",
+        "credit advantage critics.hierarchical algorithms.base algorithms.cloning algorithms.sampling training.rounds",
     ),
-    "policies": ("Policies", "policies.trainable policies.folders policies.flow_vla.config policies.choosing"),
+    "policies": (
+        "Policies",
+        "policies.base policies.trainable policies.folders policies.flow_vla.config policies.choosing",
+    ),
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
     "robots": (
         "Robots and simulation",

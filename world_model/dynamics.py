@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.normalization import INPUT_LIMIT, LITTLE
+from vla_rl.policies.layers import limited
 from world_model.config import WorldModelConfig, WorldSpec
 from world_model.heads import FlowHead, Outcome, OutcomeHeads, outcome_loss
 from world_model.transformer import BlockCausalTransformer, FrameLayout, Memory
@@ -327,12 +327,6 @@ class Dynamics(nn.Module):
         columns = zip(*context, strict=True)
         own_latents, own_state = (torch.stack(column, 1) for column in columns)
         return own_latents, own_state
-
-
-def limited(normalized: Tensor, scale: Tensor) -> Tensor:
-    """Limit the inputs [..., D] that moved little in the data, by their scales [D]; the others cannot go far."""
-    little = scale < LITTLE * scale.max()
-    return torch.where(little, normalized.clamp(-INPUT_LIMIT, INPUT_LIMIT), normalized)
 
 
 def _is_fast_in_bfloat16(device: torch.device) -> bool:

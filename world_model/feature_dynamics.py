@@ -1,10 +1,15 @@
 """The short-range world model: what the policy will see after a chunk, in the policy's own frozen features.
 
-It is made for branches of a few chunks from real steps, thousands at a time, without a picture. A ridge regression
+It is made for rollouts of a few chunks from real steps, thousands at a time, without a picture. A ridge regression
 carries what is linear, M small networks the rest; each is a world of its own. The video model (`dynamics`) remains for
 long horizons and for people to look at.
+
+Before any rollout, `alarm` checks whether the newest chunks are out of distribution. It needs dynamics that have not
+seen them: dynamics that have would have learned what is wrong with them. The imagined gain is no check, since it is as
+high in a wrong world.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,8 +19,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
-from vla_rl.policies.heads import EnsembleHead
-from world_model.dynamics import limited
+from vla_rl.policies.layers import EnsembleHead, limited
 
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
@@ -23,6 +27,8 @@ _INPUT_NOISE = 0.03  # standard deviation of the noise on normalised inputs
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate falls to 0 by a cosine
 _BATCH_SIZE = 256
 _HIDDEN = (384, 384)  # widths of the hidden layers, each with a LayerNorm
+# Errors at neighboring lags differ by a sixth where a chunk has six actions. A smaller difference is chance.
+_CLEARLY = 0.9
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
 
 
@@ -158,6 +164,61 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
         optimizer.step()
         schedule.step()
     return dynamics.eval()
+
+
+class Happened(NamedTuple):
+    """What real chunks did, N of them.
+
+    Attributes:
+        features: [N, F], what the policy saw when each began.
+        chunks: by lag in ticks, [N, C, A]: what was sent from so many ticks later on, normalised; 0: the chunk itself.
+        later: [N, F], what the policy saw after the chunk.
+    """
+
+    features: Tensor
+    chunks: Mapping[int, Tensor]
+    later: Tensor
+
+
+@torch.no_grad()
+def unexplained(dynamics: FeatureDynamics, happened: Happened) -> dict[int, float]:
+    """Return, by lag, the fraction of the features' change that the mean over members leaves unexplained (1 - R2).
+    Features that never change are left out.
+    """
+    change = happened.later - happened.features
+    scale = change.std(0)
+    varying = scale > _LEAST_SCALE
+    found = {}
+    for lag, chunk in happened.chunks.items():
+        later = dynamics.expected(happened.features, chunk)
+        found[lag] = float(((later - happened.later) / scale)[:, varying].square().mean())
+    return found
+
+
+def alarm(errors: Mapping[int, float], usual: float, ratio: float) -> str:
+    """Say why the newest chunks are out of distribution; empty if they are not.
+
+    Either the dynamics explain clearly less of the newest chunks than of older unseen ones: a camera was moved, say.
+    Or they explain more with the actions of a tick earlier or later, as where images and actions are out of step.
+
+    Args:
+        errors: Of `unexplained`, for the newest chunks.
+        usual: Fraction that is left unexplained of older chunks, which the dynamics have not seen either.
+        ratio: Largest accepted ratio of the two.
+    """
+    best = min(errors, key=lambda lag: errors[lag])
+    if errors[best] < _CLEARLY * errors[0]:
+        when = f"{abs(best)} tick {'later' if best > 0 else 'earlier'}"
+        return (
+            f"actions {when} explain more of what the newest chunks did than those that were sent: pictures and "
+            "actions are out of step"
+        )
+    if errors[0] > ratio * usual:
+        return (
+            f"the episodes before leave {errors[0]:.0%} of what the newest chunks did unexplained, and {usual:.0%} of "
+            f"what older ones did: more than {ratio:g} times as much"
+        )
+    return ""
 
 
 def _with_one(rows: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ from vla_rl.policies.choosing import ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector_training import exported
 from vla_rl.policies.editing import Edit
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
+from vla_rl.policies.layers import Normalizer
 from vla_rl.policies.lerobot_adapter.model import lerobot_statistics
-from vla_rl.policies.normalization import Normalizer
 from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig, WorldSpec
 from world_model.dynamics import Context
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions

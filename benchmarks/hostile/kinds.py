@@ -115,17 +115,18 @@ def read_policy(folder: Path) -> str:
 
 
 def make_critic(folder: Path) -> None:
+    from vla_rl.policies.checkpoint import save_chooser
     from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
     from vla_rl.policies.editing import Edit, EditConfig
 
     critic = ChunkCritic(model(), ChunkCriticConfig(members=2, hidden=(8,)))
-    Chooser(critic, ChoiceConfig(), Edit(model(), EditConfig(hidden=(8,)))).save(folder)
+    save_chooser(folder, Chooser(critic, ChoiceConfig(), Edit(model(), EditConfig(hidden=(8,)))))
 
 
 def read_critic(folder: Path) -> str:
-    from vla_rl.policies.choosing import Chooser
+    from vla_rl.policies.checkpoint import load_chooser
 
-    chooser = Chooser.load(folder, model())
+    chooser = load_chooser(folder, model())
     assert chooser.edit is not None
     assert chooser.critic is not None
     configs = (chooser.config, chooser.critic.config, chooser.edit.config)

@@ -32,11 +32,11 @@ from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation
+from vla_rl.policies.base import Indicator, flat_features
+from vla_rl.policies.checkpoint import load_chooser
 from vla_rl.policies.choosing import Chooser, choice
 from vla_rl.policies.encoders import VOCABULARY
-from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.policies.trainable import Indicator
 
 PROBES = 8
 NOT_WRITTEN = FileInfo("", "")  # until `save_deployment` has written it
@@ -70,7 +70,7 @@ def export_flow_vla(
     """
     critic, chooser = None, None
     if policy_folder is not None and (critic := read_critic(policy_folder)) is not None:
-        chooser = Chooser.load(policy_folder / CRITIC_FOLDER, model)
+        chooser = load_chooser(policy_folder / CRITIC_FOLDER, model)
     config, spec, statistics = model.config, model.spec, model.statistics
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
     candidates = 0 if chooser is None else chooser.config.draws

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from deploy_trt.export.graph import ExportedGraph, GraphSpec
 from vla_rl.core.errors import UserError
-from vla_rl.policies.features import flat_features
+from vla_rl.policies.base import Indicator, flat_features
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.policies.trainable import Indicator
 
 Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

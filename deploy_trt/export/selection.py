@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from deploy_trt.export.graph import GraphSpec
 from vla_rl.policies.choosing import Chooser, choice
 from vla_rl.policies.flow_vla import FlowVLA
-from vla_rl.policies.heads import EnsembleHead
+from vla_rl.policies.layers import EnsembleHead
 
 
 class SharedHead(nn.Module):

@@ -16,7 +16,7 @@ from deploy_trt.runtime.weights import Array
 from vla_rl.core.flow_sampling import guidance_strength
 from vla_rl.core.types import Float32Array
 
-INDICATOR_NONE, INDICATOR_POSITIVE = 0, 2  # of vla_rl.policies.trainable.Indicator
+INDICATOR_NONE, INDICATOR_POSITIVE = 0, 2  # of vla_rl.policies.base.Indicator
 GUIDANCE_BETA = 5.0  # largest strength of guidance, as in the paper
 
 Velocity = Callable[[Float32Array, Mapping[str, Value]], Float32Array]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.cloning import Cloning, CloningLearning
 from vla_rl.core.errors import ConfigError
 
 

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from vla_rl.algorithms.hierarchical import WeightedLearning
-from vla_rl.algorithms.weighted import WeightedCloning
+from vla_rl.algorithms.hierarchical import WeightedCloning
 
 
 @dataclass(frozen=True)

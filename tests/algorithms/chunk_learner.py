@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from tiny_world import make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
+from vla_rl.training.algorithms import make_algorithm
 
 TICKS = 2
 

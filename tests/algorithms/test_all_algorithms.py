@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import find_algorithm, make_algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.registry import names
 from vla_rl.credit import ActorKind
 from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.training.algorithms import adopt_saved, find_algorithm, make_algorithm, save_learned
 from vla_rl.training.checkpoint import load_checkpoint, save_checkpoint
 
 NAMES = names("algorithms")
@@ -87,7 +87,7 @@ def test_resumed_run_equals_uninterrupted_one(name, make_cache, tmp_path):
 def test_saved_policy_loads_and_traces_fit(name, make_cache, tmp_path):
     cache = make_cache(MIXED)
     algorithm, _ = run(name, cache)
-    algorithm.save_policy(tmp_path / "policy", version=4)
+    save_learned(algorithm, tmp_path / "policy", version=4)
     _, meta = FlowVLA.load(tmp_path / "policy")
     assert meta == {"policy_version": 4, "algorithm": name}
     for column in algorithm.trace(cache, np.arange(20)).values():
@@ -108,9 +108,9 @@ def test_what_each_algorithm_draws(name, sources, make_cache):
 def test_an_adopted_policy_acts_and_learns_on(make_cache, tmp_path):
     cache = make_cache(MIXED)
     other, _ = run("habc", cache, seed=4)
-    other.save_policy(tmp_path / "policy", version=4)
+    save_learned(other, tmp_path / "policy", version=4)
     algorithm, _ = run("habc", cache)
-    algorithm.adopt_policy(tmp_path / "policy")
+    adopt_saved(algorithm, tmp_path / "policy")
     assert torch.equal(weights_of(algorithm), weights_of(other))
     algorithm.update(5)
     assert 0 < (weights_of(algorithm) - weights_of(other)).abs().max() < 0.1

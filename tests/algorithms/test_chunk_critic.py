@@ -11,13 +11,13 @@ import torch
 from chunk_learner import TICKS, dark, learner, same
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import find_algorithm, make_algorithm, require_of_policy
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.types import OPERATOR, Observation, Origin, Source
-from vla_rl.policies.choosing import FOLDER, Chooser
 from vla_rl.policies.folders import load_policy
+from vla_rl.training.algorithms import adopt_saved, find_algorithm, make_algorithm, require_of_policy, save_learned
 from vla_rl.training.config import RunConfig
 from vla_rl.training.finetune import FinetuneConfig
 from vla_rl.training.people import quality_by_operator
@@ -104,7 +104,7 @@ def test_a_policy_learns_from_outcomes_alone_which_of_its_draws_to_execute(make_
     algorithm = learner(make_cache(episodes), choice={"draws": 8, "offset": 0.0})
     for step in range(150):
         algorithm.update(step)
-    algorithm.save_policy(tmp_path / "policy", 1)
+    save_learned(algorithm, tmp_path / "policy", 1)
     choosing = load_policy(tmp_path / "policy")
     better = 0
     for seed in range(100, 160):
@@ -192,9 +192,9 @@ def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monke
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Chooser, "save", killed)
+    monkeypatch.setattr("vla_rl.policies.checkpoint.save_chooser", killed)
     with pytest.raises(KeyboardInterrupt):
-        algorithm.save_policy(tmp_path / "policy", 1)
+        save_learned(algorithm, tmp_path / "policy", 1)
     assert not (tmp_path / "policy" / "config.json").exists()
 
 
@@ -203,9 +203,9 @@ def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(m
 
     algorithm = learner(make_cache(MIXED))
     algorithm.begin_round(algorithm.data.cache, 1)
-    algorithm.save_policy(tmp_path / "policy", 1)
+    save_learned(algorithm, tmp_path / "policy", 1)
     assert load_policy(tmp_path / "policy").chooser is not None
-    shutil.rmtree(tmp_path / "policy" / FOLDER)
+    shutil.rmtree(tmp_path / "policy" / CRITIC_FOLDER)
     for read in (load_policy, read_critic):
         with pytest.raises(CheckpointError, match="lost its critic/"):
             read(tmp_path / "policy")
@@ -277,7 +277,7 @@ def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache, tmp_path:
     """It is said before the first step: whoever labels the episodes then goes on with a critic that learns."""
     for teach_steps in (0, 1):
         algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]), teach_steps=teach_steps)
-        for act in (lambda a=algorithm: a.update(0), lambda a=algorithm: a.save_policy(tmp_path / "policy", 1)):
+        for act in (lambda a=algorithm: a.update(0), lambda a=algorithm: save_learned(a, tmp_path / "policy", 1)):
             with pytest.raises(UserError, match=r"chunk_critic can learn nothing; label them \(vla-rl label\)"):
                 act()
     assert not (tmp_path / "policy").exists()
@@ -295,7 +295,7 @@ def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
     algorithm.begin_round(cache, 1)
     logs = algorithm.update(0)
     assert not [entry for entry in logs if entry.startswith("imagined")]
-    algorithm.save_policy(tmp_path / "policy", 1)
+    save_learned(algorithm, tmp_path / "policy", 1)
     assert "all outcomes are alike" in caplog.text
     chosen, plain = load_policy(tmp_path / "policy"), model.acting()
     for tick in range(0, 12, 4):
@@ -313,8 +313,7 @@ def test_what_is_said_to_be_kept_is_what_a_policy_keeps(make_cache, tmp_path: Pa
         algorithm.update(step)
     share = algorithm.assess()["kept_first"]
     assert 0 < share < 1
-    assert algorithm.assess() == {"kept_first": share}
-    algorithm.save_policy(tmp_path / "policy", 1)
+    save_learned(algorithm, tmp_path / "policy", 1)
     chosen, plain = load_policy(tmp_path / "policy"), make_model().acting()
     alike = []
     for index, episode in enumerate(cache.episodes * 5):
@@ -352,8 +351,8 @@ def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, t
     cache = make_cache(MIXED)
     algorithm = learner(cache, teach_steps=1)
     before = algorithm._inputs
-    algorithm.save_policy(tmp_path / "before", 1)
+    save_learned(algorithm, tmp_path / "before", 1)
     algorithm.update(0)
     assert not torch.equal(algorithm._inputs, before)
-    algorithm.adopt_policy(tmp_path / "before")
+    adopt_saved(algorithm, tmp_path / "before")
     assert torch.equal(algorithm._inputs, before)

@@ -8,10 +8,10 @@ import torch
 from chunk_learner import TICKS, dark, learner, same
 from tiny_world import MIXED, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticTrainingConfig, followers, windows
-from vla_rl.algorithms.seeds import fold_of
+from vla_rl.algorithms.sampling import fold_of
 from vla_rl.core.errors import ConfigError
+from vla_rl.training.algorithms import make_algorithm
 
 
 @pytest.mark.slow
@@ -105,16 +105,16 @@ def test_the_target_of_a_member_is_what_its_own_slow_copy_says(make_cache) -> No
     algorithm = learner(cache, critic_training={"bootstrap_chunks": 1}, discount=0.5)
     every, members = torch.arange(len(algorithm._inputs)), torch.arange(algorithm.config.critic.members)
     algorithm.update(0)
-    before, ends = algorithm._worth(every), torch.tensor([False] * 4 + [True] * 2).repeat(12)
+    before, ends = algorithm.targets(every), torch.tensor([False] * 4 + [True] * 2).repeat(12)
     assert torch.equal(before[:, ends], algorithm._label[ends].expand(len(members), -1))
     for member in members:
         with torch.no_grad():
             algorithm.critic.head.out.bias[member] += 1.0
-        assert torch.equal(algorithm._worth(every), before), "the critic itself is not asked"
+        assert torch.equal(algorithm.targets(every), before), "the critic itself is not asked"
         kept = algorithm._target.head.out.bias.detach().clone()
         with torch.no_grad():
             algorithm._target.head.out.bias[member] = 100.0
-            after = algorithm._worth(every)
+            after = algorithm.targets(every)
             algorithm._target.head.out.bias.copy_(kept)
         assert torch.equal(after[members != member], before[members != member])
         torch.testing.assert_close(after[member, ~ends], torch.full_like(after[member, ~ends], 0.5**TICKS))

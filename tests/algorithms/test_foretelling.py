@@ -11,6 +11,7 @@ from tiny_world import MIXED, P, make_episode
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.policies.checkpoint import save_chooser
 from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.folders import load_model
@@ -90,9 +91,8 @@ def test_a_policy_may_be_judged_at_another_length_than_is_executed(run: Path, tm
         foretell_success(run, tmp_path / "nowhere")
     model, meta = load_model(run / "policies" / "version_0002")
     model.save(tmp_path / "other", meta)
-    Chooser(None, ChoiceConfig(draws=1, offset=0.0), Edit(model, EditConfig(hidden=(8,))), ticks=3).save(
-        tmp_path / "other" / "critic"
-    )
+    edit = Edit(model, EditConfig(hidden=(8,)))
+    save_chooser(tmp_path / "other" / "critic", Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, ticks=3))
     config = (run / "config.yaml").read_text()
     assert "execute_ticks: 8" in config
     found = []

@@ -7,11 +7,10 @@ import pytest
 import torch
 from tiny_world import MIXED, TINY, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
-from vla_rl.algorithms.cloning import bounded_weights
-from vla_rl.algorithms.config import MixtureConfig
-from vla_rl.algorithms.critic_steps import CriticSteps, CriticTrainingConfig
+from vla_rl.algorithms.cloning import MixtureConfig, bounded_weights
+from vla_rl.algorithms.hierarchical import CriticSteps, CriticTrainingConfig
 from vla_rl.core.errors import ConfigError
+from vla_rl.training.algorithms import make_algorithm
 
 FAST, SLOW = 3, 9
 
@@ -83,7 +82,7 @@ def test_the_gate_reads_the_efficiency_value(make_cache):
 
 
 def drawn_by_critics(algorithm, updates=40):
-    batches = [algorithm.critics._sampler.sample(update, 16)[0] for update in range(updates)]
+    batches = [algorithm.critics._sampler.sample(update, 16) for update in range(updates)]
     return np.unique(np.concatenate(batches))
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from tiny_world import MIXED, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Episode, Observation
 from vla_rl.policies.folders import load_policy
+from vla_rl.training.algorithms import adopt_saved, make_algorithm, save_learned
 
 BLANK = {"front": np.zeros((8, 8, 3), np.uint8)}
 
@@ -56,7 +56,7 @@ def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, mon
     )
     logs = algorithm.update(0)
     assert logs["imagined_gain"] > 0.02
-    algorithm.save_policy(tmp_path / "policy", 1)
+    save_learned(algorithm, tmp_path / "policy", 1)
     edited, plain = load_policy(tmp_path / "policy"), make_model().acting()
     moved = []
     for state in np.linspace(-0.5, 0.5, 5, dtype=np.float32):
@@ -165,17 +165,17 @@ def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_fa
     algorithm = learner(make_cache(MIXED))
     algorithm.model.save(tmp_path / "plain")
     algorithm.update(0)
-    algorithm.save_policy(tmp_path / "edited", 1)
+    save_learned(algorithm, tmp_path / "edited", 1)
     learnt = copy.deepcopy(algorithm.edit.state_dict())
     assert algorithm.edit.corrects
     fresh = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        algorithm.adopt_policy(tmp_path / "plain")
+        adopt_saved(algorithm, tmp_path / "plain")
         assert not algorithm.edit.corrects
         fresh.append(algorithm.edit.state_dict())
     assert all(torch.equal(tensor, fresh[1][name]) for name, tensor in fresh[0].items()), "its own seed decides"
-    algorithm.adopt_policy(tmp_path / "edited")
+    adopt_saved(algorithm, tmp_path / "edited")
     assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
 
 

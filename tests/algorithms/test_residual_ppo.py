@@ -10,8 +10,7 @@ import torch
 from playing import CHUNKS, TICKS, planned, recorded
 from tiny_world import MIXED, make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
-from vla_rl.algorithms.played import played_chunks
+from vla_rl.algorithms.residual_ppo import played_chunks
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.types import Observation, Source
@@ -19,6 +18,7 @@ from vla_rl.policies.acting import ActingPolicy, exploration_noise
 from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.folders import load_policy
+from vla_rl.training.algorithms import adopt_saved, make_algorithm, save_learned
 
 SPREAD = 0.3
 
@@ -118,7 +118,7 @@ def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path, mo
     episodes = played(acting(), 32, 0)
     algorithm = learner(make_cache(episodes), **options)
     first = algorithm.update(0)
-    algorithm.save_policy(tmp_path / "policy", 1)
+    save_learned(algorithm, tmp_path / "policy", 1)
     policy = load_policy(tmp_path / "policy")
     policy.exploration = SPREAD
     episodes += played(policy, 32, 1)
@@ -130,7 +130,7 @@ def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path, mo
     means = torch.cat([algorithm.edit(algorithm._tried(each)[0]) for each in algorithm._played.values()]).detach()
     assert float(means[:, 0].mean()) > 0.03
     assert abs(float(means[:, 1].mean())) < 0.5 * float(means[:, 0].mean())
-    algorithm.save_policy(tmp_path / "later", 2)
+    save_learned(algorithm, tmp_path / "later", 2)
     plain, edited = acting(exploration=0.0), load_policy(tmp_path / "later")
     observation = Observation({"front": np.zeros((8, 8, 3), np.uint8)}, np.zeros(2, np.float32), "put it in", 0)
     for each in (plain, edited):
@@ -187,16 +187,16 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
     algorithm = learner(cache)
     algorithm.model.save(tmp_path / "plain")
     algorithm.update(0)
-    algorithm.save_policy(tmp_path / "edited", 1)
+    save_learned(algorithm, tmp_path / "edited", 1)
     learnt = copy.deepcopy(algorithm.edit.state_dict())
     torch.manual_seed(1)
-    algorithm.adopt_policy(tmp_path / "plain")
+    adopt_saved(algorithm, tmp_path / "plain")
     assert not algorithm.edit.corrects
     fresh = learner(cache).edit.state_dict()
     assert all(torch.equal(tensor, fresh[name]) for name, tensor in algorithm.edit.state_dict().items()), (
         "its own seed decides"
     )
-    algorithm.adopt_policy(tmp_path / "edited")
+    adopt_saved(algorithm, tmp_path / "edited")
     assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
 
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.base import make_algorithm
-from vla_rl.algorithms.cloning import weights_without_failures
-from vla_rl.algorithms.config import MixtureConfig
+from vla_rl.algorithms.cloning import MixtureConfig, weights_without_failures
 from vla_rl.algorithms.round_data import RoundData
 from vla_rl.core.types import Origin
 from vla_rl.credit import ActorKind
 from vla_rl.data.statistics import data_statistics
-from vla_rl.policies.trainable import Indicator
+from vla_rl.policies.base import Indicator
+from vla_rl.training.algorithms import make_algorithm
 
 CREDIT = tiny("habc").credit
 

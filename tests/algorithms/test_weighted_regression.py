@@ -6,10 +6,16 @@ from tiny_world import make_model, tiny
 from torch import nn
 
 from vla_rl.algorithms import actor
-from vla_rl.algorithms.actor import ActorLearner, load_optimizer, make_optimizer, scheduled_learning_rate, weighted_loss
-from vla_rl.algorithms.config import ActorConfig
+from vla_rl.algorithms.actor import (
+    ActorConfig,
+    ActorLearner,
+    load_optimizer,
+    make_optimizer,
+    scheduled_learning_rate,
+    weighted_loss,
+)
 from vla_rl.core.errors import UserError
-from vla_rl.policies.trainable import PolicyBatch
+from vla_rl.policies.base import PolicyBatch
 
 
 class GaussianActor(nn.Module):

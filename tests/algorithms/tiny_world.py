@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from vla_rl.algorithms.base import find_algorithm
-from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.base import Learning
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
+from vla_rl.training.algorithms import find_algorithm
 
 P, H, D = Source.POLICY, Source.HUMAN, Source.DEMO
 TINY_VISION = VisionConfig(widths=(4,), kernels=(4,), strides=(2,), groups=0)

@@ -9,11 +9,11 @@ import torch
 from benchmarks.ladder import ABLATIONS, RUNGS, Simulator, TrueDynamics, open_cells, table
 from tests.algorithms.tiny_world import MIXED, make_model, tiny
 from vla_rl.acting.task import open_robot
-from vla_rl.algorithms.base import make_algorithm
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
+from vla_rl.training.algorithms import make_algorithm
 from vla_rl.training.config import TaskConfig
 
 TICKS = 6

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pytest
 
-from vla_rl.algorithms.config import ActorConfig
-from vla_rl.core.config import config_from_dict, config_to_dict, load_config, save_config
-from vla_rl.core.config_files import config_file, read_yaml
+from vla_rl.algorithms.actor import ActorConfig
+from vla_rl.core.config import config_from_dict, config_to_dict, load_config, read_yaml, save_config
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import ConfigError
 from vla_rl.policies.choosing import ChoiceConfig
 from vla_rl.training.config import RunConfig

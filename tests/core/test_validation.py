@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vla_rl.algorithms.config import ActorConfig
+from vla_rl.algorithms.actor import ActorConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.validation import check_ranges

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vla_rl.critics.outcome import pessimistic
-from vla_rl.policies.heads import EnsembleHead, EnsembleLinear
+from vla_rl.policies.layers import EnsembleHead, EnsembleLinear
 
 REWARD, DISCOUNT = 0.1, 0.99
 

@@ -5,7 +5,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.policies.checkpoint import save_chooser
+from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.corrector_training import exported
 from vla_rl.policies.editing import Edit, EditConfig
@@ -39,7 +41,7 @@ def make_head(model: FlowVLA) -> ResidualCorrector:
 def save_choosing(folder: Path, model: FlowVLA, chooser: Chooser | None, version: int = 3) -> Path:
     """The folder of a policy that chooses."""
     if chooser is not None:
-        chooser.save(folder / FOLDER)
+        save_chooser(folder / CRITIC_FOLDER, chooser)
     model.save(folder, {"policy_version": version})
     return folder
 

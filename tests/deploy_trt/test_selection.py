@@ -27,10 +27,10 @@ from vla_rl.cli.export import read_observations
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.json_files import SEAL
-from vla_rl.core.metadata import CRITIC_FORMAT, CRITIC_VERSION, read_weights, write_weights
+from vla_rl.core.metadata import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, read_weights, write_weights
 from vla_rl.policies.acting import ActingPolicy
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, choice
-from vla_rl.policies.features import example_row
+from vla_rl.policies.base import example_row
+from vla_rl.policies.choosing import ChoiceConfig, Chooser, choice
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.policies.folders import load_policy
 
@@ -304,9 +304,9 @@ def test_a_version_that_does_not_fit_the_graph_is_refused_and_nothing_changes(
         newer_version(tmp_path / place, draws=DRAWS + 2 if place == "more" else DRAWS)
     save_choosing(tmp_path / "no edit", model, make_chooser(model, 5, edits=False), version=4)
     save_choosing(tmp_path / "cost", model, make_chooser(model, 5, novelty_cost=0.1), version=4)
-    (weights,) = (tmp_path / "truncated" / FOLDER).glob("*.safetensors")
+    (weights,) = (tmp_path / "truncated" / CRITIC_FOLDER).glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-8])
-    shutil.rmtree(tmp_path / "missing" / FOLDER)
+    shutil.rmtree(tmp_path / "missing" / CRITIC_FOLDER)
     save_choosing(tmp_path / "none", model, None, version=4)
     resaved(tmp_path / "not finite", {"head.out.bias": lambda bias: bias * np.nan})
     resaved(tmp_path / "not positive", {"scale": lambda scale: scale * 0})
@@ -333,10 +333,10 @@ def test_a_version_that_does_not_fit_the_graph_is_refused_and_nothing_changes(
 
 def resaved(policy: Path, changes: dict[str, Callable[[Array], Array]], **about: object) -> None:
     """Write a critic once more with other weights or another description; its digests are right."""
-    found, content = read_weights(policy / FOLDER, CRITIC_FORMAT, CRITIC_VERSION)
+    found, content = read_weights(policy / CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION)
     weights = {name: changes.get(name, np.array)(array) for name, array in unpack(content).items()}
     kept = {name: value for name, value in found.items() if name not in ("weights", "sha256", SEAL)}
-    write_weights(policy / FOLDER, "critic", pack(weights), {**kept, **about})
+    write_weights(policy / CRITIC_FOLDER, "critic", pack(weights), {**kept, **about})
 
 
 @pytest.mark.slow

@@ -12,10 +12,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vla_rl.algorithms.actor import ActorLearner
-from vla_rl.algorithms.config import ActorConfig
+from vla_rl.algorithms.actor import ActorConfig, ActorLearner
 from vla_rl.cli.main import main
-from vla_rl.policies.trainable import PolicyBatch
+from vla_rl.policies.base import PolicyBatch
 from vla_rl.training import finetune
 
 

@@ -12,9 +12,11 @@ from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.flow_sampling import LEAST_VARIED
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, best
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.policies.base import draw_from_flat, flat_features
+from vla_rl.policies.checkpoint import save_chooser
+from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, best
 from vla_rl.policies.editing import Edit, EditConfig
-from vla_rl.policies.features import draw_from_flat, flat_features
 from vla_rl.policies.folders import load_policy
 
 TICKS, DRAWS = 4, 6
@@ -211,7 +213,7 @@ def test_a_critic_travels_in_the_folder_of_its_policy(tmp_path: Path) -> None:
     model, observation = make_model(), make_observation()
     critic = ChunkCritic(model, SMALL)
     model.save(tmp_path / "policy", {"policy_version": 3})
-    Chooser(critic, ChoiceConfig(draws=5, offset=0.3)).save(tmp_path / "policy" / FOLDER)
+    save_chooser(tmp_path / "policy" / CRITIC_FOLDER, Chooser(critic, ChoiceConfig(draws=5, offset=0.3)))
     found = load_policy(tmp_path / "policy")
     found.reset(5)
     wanted = acting(model, critic, draws=5, offset=0.3).infer(observation)
@@ -228,10 +230,10 @@ def test_a_critic_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damag
         critic.head.out.bias.data = torch.zeros(3, 1, 1)
     if damage == "not finite":
         critic.head.out.bias.data.fill_(float("nan"))
-    Chooser(critic, ChoiceConfig()).save(folder / FOLDER)
-    file = folder / FOLDER / "config.json"
+    save_chooser(folder / CRITIC_FOLDER, Chooser(critic, ChoiceConfig()))
+    file = folder / CRITIC_FOLDER / "config.json"
     if damage == "weights":
-        weights = next((folder / FOLDER).glob("*.safetensors"))
+        weights = next((folder / CRITIC_FOLDER).glob("*.safetensors"))
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     elif damage == "format":
         file.write_text(json.dumps(json.loads(file.read_text()) | {"format_version": 99}))
@@ -279,7 +281,7 @@ def test_the_critic_judges_edited_candidates_and_both_travel_together(tmp_path: 
     model, observation = make_model(), make_observation()
     chooser = Chooser(ChunkCritic(model, SMALL), ChoiceConfig(draws=3, offset=0.2), pushing(model, 0.3))
     model.save(tmp_path / "policy")
-    chooser.save(tmp_path / "policy" / FOLDER)
+    save_chooser(tmp_path / "policy" / CRITIC_FOLDER, chooser)
     found = load_policy(tmp_path / "policy")
     wanted = acting(model, None)
     wanted.chooser = chooser
@@ -342,7 +344,7 @@ def test_an_edit_acts_without_a_critic_as_with_one_that_has_no_choice(tmp_path: 
     policy.chooser = Chooser(ChunkCritic(model, SMALL), alone, edit)
     wanted = policy.infer(observation, given).actions
     model.save(tmp_path / "policy")
-    Chooser(None, alone, edit, TICKS).save(tmp_path / "policy" / FOLDER)
+    save_chooser(tmp_path / "policy" / CRITIC_FOLDER, Chooser(None, alone, edit, TICKS))
     found = load_policy(tmp_path / "policy")
     found.reset(5)
     np.testing.assert_allclose(found.infer(observation, given).actions, wanted, atol=1e-6)

@@ -9,8 +9,8 @@ import torch
 from tiny_policy import make_model
 from torch import Tensor
 
+from vla_rl.policies.base import Indicator, PolicyBatch
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, TextConfig, VisionConfig
-from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 BLIND = VisionConfig(widths=(4,), kernels=(8,), strides=(8,), keypoints=2)
 DrawBatch = Callable[[FlowVLA, torch.Generator], tuple[PolicyBatch, Tensor]]

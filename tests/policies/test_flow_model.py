@@ -12,7 +12,7 @@ from torch import Tensor
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
-from vla_rl.policies.augmentation import random_shift
+from vla_rl.policies.base import Indicator, PolicyBatch, random_shift
 from vla_rl.policies.flow_vla import (
     BackboneConfig,
     ExpertConfig,
@@ -22,7 +22,6 @@ from vla_rl.policies.flow_vla import (
     VisionConfig,
     preset,
 )
-from vla_rl.policies.trainable import Indicator, PolicyBatch
 
 
 def gradients(model: FlowVLA, batch: PolicyBatch, weights: Tensor | None = None) -> list[Tensor]:

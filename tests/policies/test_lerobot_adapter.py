@@ -26,9 +26,9 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation
 from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.base import PolicyBatch
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss
-from vla_rl.policies.trainable import PolicyBatch
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
@@ -183,8 +183,7 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
 
 @pytest.mark.slow
 def test_a_policy_learns_here_from_weighted_samples(model: LeRobotModel) -> None:
-    from vla_rl.algorithms.actor import ActorLearner
-    from vla_rl.algorithms.config import ActorConfig
+    from vla_rl.algorithms.actor import ActorConfig, ActorLearner
 
     learner = ActorLearner(model, ActorConfig(learning_rate=1e-2, warmup_steps=1), seed=0)  # type: ignore[arg-type]
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.normalization import Statistics, VectorStatistics
-from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.layers import Normalizer
 
 COLUMN = arrays(np.float32, (20, 3), elements=st.floats(-100, 100, width=32))
 

@@ -8,8 +8,8 @@ import torch
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation
+from vla_rl.policies.base import PolicyBatch
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, TextConfig, VisionConfig
-from vla_rl.policies.trainable import PolicyBatch
 
 SPEC = PolicySpec("toy", ("front", "top"), (16, 16), state_dim=3, action_dim=2)
 TINY: dict[str, Any] = {

@@ -15,6 +15,8 @@ from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.config import load_config
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.training import rounds
+from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.config import RunConfig
 from vla_rl.training.jobs import StageJobs
@@ -51,16 +53,16 @@ def digests(run: Path, version: int) -> list[str]:
 @pytest.fixture(scope="module")
 def worse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run whose first policy fails its check and whose second one passes."""
-    run, adopt = tmp_path_factory.mktemp("checked") / "run", Algorithm.adopt_policy
+    run = tmp_path_factory.mktemp("checked") / "run"
     adopted = []
 
-    def noting(self: Algorithm, folder: Path) -> None:
+    def noting(algorithm: Algorithm, folder: Path) -> None:
         adopted.append(folder.name)
-        adopt(self, folder)
+        adopt_saved(algorithm, folder)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PracticeRun, "_unaided", unaided)
-        patch.setattr(Algorithm, "adopt_policy", noting)
+        patch.setattr(rounds, "adopt_saved", noting)
         train(*CHECKED, "--out", run)
     assert adopted == ["version_0001"], "practice goes on from the policy that stays"
     return run

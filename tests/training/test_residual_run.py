@@ -9,8 +9,9 @@ import pytest
 from tests.fakes.interrupted import interrupted
 from vla_rl.cli.main import main, make_parser
 from vla_rl.cli.run_arguments import open_run
+from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.choosing import FOLDER, Chooser
+from vla_rl.policies.checkpoint import load_chooser
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.report.sinks import read_records
 
@@ -64,7 +65,9 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path:
     again = interrupted(whole, tmp_path / "again")
     assert main(["train", "--resume", str(again)]) == 0
     model, _ = load_model(whole / "policies" / "version_0002")
-    edits = [Chooser.load(folder / FOLDER, model).edit for folder in sorted(whole.glob("policies/version_000[12]"))]
+    edits = [
+        load_chooser(folder / CRITIC_FOLDER, model).edit for folder in sorted(whole.glob("policies/version_000[12]"))
+    ]
     moved = [float(edit.net[-1].weight.detach().abs().sum()) for edit in edits]
     assert 0 < moved[0] != moved[1]
     (edit,), (same,) = (run.glob("policies/version_0002/critic/*.safetensors") for run in (whole, again))

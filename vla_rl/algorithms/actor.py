@@ -3,21 +3,49 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vla_rl.algorithms.config import ActorConfig
-from vla_rl.algorithms.seeds import torch_generator
+from vla_rl.algorithms.sampling import torch_generator
 from vla_rl.core.errors import UserError
-from vla_rl.policies.trainable import PolicyBatch, TrainablePolicy
+from vla_rl.core.validation import check_ranges
+from vla_rl.policies.base import BasePolicy, PolicyBatch
 
 _WEIGHT_DECAY = 1e-4
 _EMA_DECAY = 0.995  # of the average of the weights that acts; shorter at first
 _GRADIENT_NORM = 1.0  # longer gradients are shortened to it
 _FINAL_FRACTION = 0.1  # of the learning rate, at the end of the cosine and after it
+
+
+@dataclass(frozen=True)
+class ActorConfig:
+    """The actor's optimisation. None of it is stated in the paper but the batch size of 256.
+
+    Attributes:
+        batch_size: samples per gradient step.
+        learning_rate: of AdamW, after the warm-up.
+        warmup_steps: gradient steps over which the learning rate rises linearly.
+        decay_steps: gradient steps after which a cosine has brought the learning rate down to a tenth; 0: constant.
+        schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
+        precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what is learnt
+            for imagination; weights, optimiser and average are float32. ``auto`` is bfloat16 where the device computes
+            in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), where it saves about a third of the
+            time, else float32.
+    """
+
+    batch_size: int = 64
+    learning_rate: float = 5e-4
+    warmup_steps: int = 100
+    decay_steps: int = 0
+    schedule_every_round: bool = False
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "actor", batch_size=">= 1", learning_rate="> 0", warmup_steps=">= 0", decay_steps=">= 0")
 
 
 def weighted_loss(per_sample: Tensor, weight: Tensor) -> Tensor:
@@ -35,7 +63,7 @@ class ActorLearner:
         seed: of noise and flow times.
     """
 
-    def __init__(self, model: TrainablePolicy, config: ActorConfig, seed: int) -> None:
+    def __init__(self, model: BasePolicy, config: ActorConfig, seed: int) -> None:
         self.model, self.config, self._seed = model, config, seed
         self.average = copy.deepcopy(model).eval().requires_grad_(False)
         self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
@@ -87,12 +115,12 @@ class ActorLearner:
             f"actor_{name}": value for name, value in logs.items()
         }
 
-    def adopt(self, other: TrainablePolicy) -> None:
+    def adopt(self, other: BasePolicy) -> None:
         """Take the weights of another policy, for the trained weights and their average."""
         for own in (self.model, self.average):
             own.load_state_dict(other.state_dict())
 
-    def policy(self) -> TrainablePolicy:
+    def policy(self) -> BasePolicy:
         """The model that should act: averaged weights, in eval mode."""
         return self.average
 
@@ -122,7 +150,7 @@ class ActorLearner:
 class _Loss(nn.Module):
     """The loss of a policy as ``forward``, through which DistributedDataParallel averages gradients."""
 
-    def __init__(self, model: TrainablePolicy) -> None:
+    def __init__(self, model: BasePolicy) -> None:
         super().__init__()
         self.model = model
 

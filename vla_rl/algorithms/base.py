@@ -5,42 +5,55 @@ ends in the same weights, bit by bit, as an uninterrupted one.
 """
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from vla_rl.algorithms.actor import ActorLearner
-from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.actor import ActorConfig, ActorLearner
 from vla_rl.algorithms.round_data import Frames, RoundData
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.core.capabilities import OF_RUNS, alternatives, require
-from vla_rl.core.errors import ConfigError
-from vla_rl.core.registry import find
+from vla_rl.algorithms.sampling import MixtureSampler, derived_seed, torch_generator
 from vla_rl.credit import CreditConfig
-from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.checkpoint import check_spec
-from vla_rl.policies.trainable import TrainablePolicy
+from vla_rl.policies.base import BasePolicy
 
 if TYPE_CHECKING:
-    from vla_rl.critics.backbones import Backbone
     from vla_rl.data.cache import FrameCache
+    from vla_rl.policies.choosing import Chooser
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What every algorithm may be told."""
+
+    actor: ActorConfig = field(default_factory=ActorConfig)
+
+    @property
+    def trains_policy(self) -> bool:
+        """Whether gradients reach the policy itself."""
+        return True
+
+    @property
+    def chunk_ticks(self) -> int:
+        """Actions of a chunk that are judged or corrected as one; 0: single steps."""
+        return 0
+
+    def check_steps(self, steps: int, option: str) -> None:
+        """Refuse options that a round of so many gradient steps, by that option, is too short for."""
 
 
 class Algorithm:
     """Imitation of every frame, all at weight 1. Subclasses choose the frames (`cloning.Cloning`: those that credit
-    allows, in a mixture), and add critics and weights (`weighted.WeightedCloning`).
+    allows, in a mixture), and add critics and weights (`hierarchical.WeightedCloning`).
 
-    An algorithm of one's own names its dataclass of options in ``config_class``, composed of the sections in
-    `vla_rl.algorithms.config` and of sections of its own; see `vla_rl.core.registry` for how it gets a name.
+    An algorithm of one's own names its dataclass of options in ``config_class``, composed of sections of others and of
+    its own. It gets its name by `vla_rl.core.registry`.
 
     Args:
         config: of the algorithm's ``config_class``.
         model: the policy to improve, trained in place.
         cache: the episodes of the first round.
         seed: of everything random.
-        backbone: of the critics; default: as ``config.critic.backbone`` says. See `vla_rl.critics.backbones`.
     """
 
     name: ClassVar[str]
@@ -52,20 +65,13 @@ class Algorithm:
     learns: ClassVar[frozenset[str]] = frozenset()
     """What its critics learn: ``viability``, ``efficiency``, ``outcome``."""
 
-    def __init__(
-        self,
-        config: Learning,
-        model: TrainablePolicy,
-        cache: "FrameCache",
-        seed: int,
-        backbone: "Backbone | None" = None,
-    ) -> None:
+    def __init__(self, config: Learning, model: BasePolicy, cache: "FrameCache", seed: int) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
         self._round = self._begun = -1
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "critic weights"))
-            self.build_critics(cache, backbone)
+            self.build_critics(cache)
 
     @classmethod
     def required(cls, learning: Any) -> frozenset[str]:  # noqa: ARG003
@@ -73,12 +79,12 @@ class Algorithm:
         return cls.requires
 
     @classmethod
-    def check_fit(cls, learning: Any, policy: Callable[[], TrainablePolicy]) -> None:
+    def check_fit(cls, learning: Any, policy: Callable[[], BasePolicy]) -> None:
         """Refuse options that do not fit the policy.
 
         Args:
             learning: the algorithm's own options.
-            policy: makes it, laid out or whole (see `TrainablePolicy.laid_out`): only its shapes may be looked at.
+            policy: makes the policy, perhaps on the meta device (`TrainablePolicy.laid_out`): only its shapes count.
 
         Raises:
             UserError: in that case.
@@ -89,7 +95,7 @@ class Algorithm:
         """Discount per tick of the values in `trace`; 1: they are chances of success."""
         return 1.0
 
-    def build_critics(self, cache: "FrameCache", backbone: "Backbone | None") -> None:
+    def build_critics(self, cache: "FrameCache") -> None:
         """Make what the algorithm needs beside the actor; nothing here."""
 
     def begin_round(self, cache: "FrameCache", number: int) -> None:
@@ -140,7 +146,7 @@ class Algorithm:
         """The frames of the actor's batch, int64 [B]; none if there is nothing that the actor may learn from."""
         if self._sampler is None:
             return np.empty(0, dtype=np.int64)
-        return self._sampler.sample(step, self.config.actor.batch_size)[0]
+        return self._sampler.sample(step, self.config.actor.batch_size)
 
     def update_actor(
         self, frames: Frames, weight: torch.Tensor, step: int, indicator: torch.Tensor | None = None
@@ -161,19 +167,17 @@ class Algorithm:
         del cache, frames
         return {}
 
-    def policy(self) -> TrainablePolicy:
-        """The model that should act."""
+    def policy(self) -> BasePolicy:
+        """The model that should act from now on."""
         return self.actor.policy()
 
-    def save_policy(self, folder: Path, version: int) -> None:
-        """Write the policy that should act from now on; a critic or an edit of its own lies in the folder before."""
-        self.policy().save(folder, {"policy_version": version, "algorithm": self.name})
+    def chooser(self) -> "Chooser | None":
+        """What chooses among the draws of that model, or moves them; nothing here."""
+        return None
 
-    def adopt_policy(self, folder: Path) -> None:
-        """Go on from the weights of another policy of the same kind; critics and optimisers stay."""
-        found, _ = type(self.model).load(folder)
-        check_spec(folder, found.spec, self.model.spec)
-        self.actor.adopt(found)
+    def adopt(self, policy: BasePolicy, chooser: "Chooser | None") -> None:  # noqa: ARG002
+        """Go on from the weights of another policy of the same kind; critics and optimizers stay."""
+        self.actor.adopt(policy)
 
     def state_dict(self) -> dict[str, Any]:
         """All that updates depend on beside seed, step and cache."""
@@ -183,50 +187,3 @@ class Algorithm:
         """The inverse of `state_dict`."""
         self.actor.load_state_dict(state["actor"])
         self._round, self._begun = int(state["round"]), int(state["begun"])
-
-
-def find_algorithm(name: str) -> type[Algorithm]:
-    """The class of an algorithm.
-
-    Raises:
-        ConfigError: for an unknown name, or a class that does not say what it is called.
-    """
-    found: type[Algorithm] = find("algorithms", name)
-    if not getattr(found, "name", ""):
-        raise ConfigError(
-            f"the algorithm {name!r} has no class attribute 'name'; give it one, for reports and policies"
-        )
-    return found
-
-
-def require_of_policy(name: str, learning: Any, provides: frozenset[str]) -> None:
-    """Refuse a policy that does not provide what the algorithm requires of it, wherever its data come from.
-
-    Raises:
-        ConfigError: In that case.
-    """
-    requires = find_algorithm(name).required(learning) - OF_RUNS
-    require(f"algorithm={name}", requires, provides | OF_RUNS, alternatives("algorithms", "algorithm"))
-
-
-def make_algorithm(
-    name: str,
-    config: Learning,
-    model: TrainablePolicy,
-    cache: "FrameCache",
-    seed: int,
-    backbone: "Backbone | None" = None,
-) -> Algorithm:
-    """An algorithm by name; arguments as of `Algorithm`. Call `begin_round` before the first `update`.
-
-    Raises:
-        ConfigError: for an unknown name, another algorithm's config, or a policy that lacks what the algorithm needs.
-    """
-    algorithm = find_algorithm(name)
-    if not isinstance(config, algorithm.config_class):
-        raise ConfigError(
-            f"the algorithm {name!r} takes a {algorithm.config_class.__name__}, found a {type(config).__name__}"
-        )
-    require_of_policy(name, config, model.capabilities)
-    algorithm.check_fit(config, lambda: model)
-    return algorithm(config, model, cache, seed, backbone)

@@ -1,23 +1,21 @@
-"""A critic of action chunks, learnt from outcomes alone; the policy stays as it is and acts by choosing.
+"""A critic of action chunks, trained on outcomes alone, chooses among a policy's draws (Q-chunking, arXiv 2507.07969).
 
-Every episode in the store teaches: the policy's own, what people did when taking over, demonstrations.
-The label of a chunk is the outcome as credit allows it to whoever acted: with ``takeover_is_failure`` a chunk that
-led to a rescue is worth 0 and the rescue itself what came of it, so that nothing is carried across the takeover.
+    1. distill   the policy imitates demonstrations and its own successes    `ChunkCriticLearner.distill`
+    5. choose    Q(z, t, a_1:C) learns how episodes end; the policy draws    `ChunkCriticLearner.fit_critic`
+                 N chunks and executes the one with the highest score        `vla_rl.policies.choosing`
 
-In each round the critic is made anew and learns for the round's gradient steps. Member i never sees the i-th part of
-the episodes, so that every episode is judged by one that has not seen how it ends.
+The numbers are those of `imagined_edit`, which adds steps 2 to 4 between these two.
 
-With ``teach_steps`` what was chosen, and did well, is first taught to the policy itself; the critic is then made on the
-policy as it has become. Its members see through a policy that has cloned the successes of all parts, so that how an
-episode ends may show in what they see.
+Every episode in the store is data: the policy's own, interventions, demonstrations. Credit gives each chunk its label.
+With ``takeover_is_failure`` a chunk that led to a rescue is worth 0, and the rescue is worth what came of it. So no
+value crosses a takeover.
 """
 
 import copy
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,41 +24,36 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.algorithms.actor import load_optimizer
-from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.cloning import Cloning, CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
-from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
+from vla_rl.algorithms.sampling import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig, SegmentKind
-from vla_rl.critics.backbones import Backbone
-from vla_rl.data.cache import FrameCache
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, choice
+from vla_rl.policies.base import BasePolicy, flat_features
+from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, choice
 from vla_rl.policies.editing import Edit
-from vla_rl.policies.features import flat_features
-from vla_rl.policies.trainable import TrainablePolicy
+
+if TYPE_CHECKING:
+    from vla_rl.data.cache import FrameCache
 
 logger = logging.getLogger(__name__)
-_LEAST_SCALE = 1e-2
+_LEAST_SCALE = 1e-2  # added to the standard deviation of each input
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW
-_INPUT_NOISE = 0.03  # standard deviation, on normalised inputs
-_LOOKED_AT, _AT_ONCE = 256, 32  # states at which it is counted how often the first draw is kept
-_NEARLY_ALL = 0.95
-_TARGET_RATE = 0.02  # a round's critic is new and learns for some hundred steps: the usual .005 would lag behind
+_INPUT_NOISE = 0.03  # standard deviation, on normalized inputs
+_TARGET_RATE = 0.02  # Polyak rate. A round's critic is new and learns for some hundred steps: .005 would lag behind
+_LOOKED_AT, _AT_ONCE = 256, 32  # states of `assess`, and per forward pass
+_NEARLY_ALL = 0.95  # share of kept first draws that is worth a warning
 
 
 @dataclass(frozen=True)
 class ChunkCriticTrainingConfig:
-    """The critic's optimisation.
+    """Optimization of the critic.
 
     Attributes:
-        batch_size: windows per gradient step.
-        bootstrap_chunks: n; 0: a chunk is worth what came of it in the end (Monte-Carlo). From 1 on it is worth
-            gamma^(n C) times what the critic thinks of the chunk that the same actor executed n chunks later: asked is
-            a copy that follows it by 2 % a step, every member for itself, so that what others have learnt from the
-            part that it never sees does not reach it. Where that later chunk is another's, or is not judged, or the
-            episode has ended, it is the outcome as before: nothing is carried from a rescue to who was rescued. 1 is
-            the temporal-difference target of SARSA.
+        batch_size: Chunks per gradient step.
+        bootstrap_chunks: n of the temporal-difference target, see `ChunkCriticLearner.targets`. 0: the outcome (Monte
+            Carlo). 1: the target of SARSA.
     """
 
     batch_size: int = 256
@@ -72,16 +65,15 @@ class ChunkCriticTrainingConfig:
 
 @dataclass(frozen=True)
 class ChunkCriticLearning(CloningLearning):
-    """What the algorithm may be told.
+    """Options of the algorithm.
 
     Attributes:
-        teach_steps: of a round's gradient steps, the first so many clone the mixture into the policy (``actor``,
+        teach_steps: Gradient steps of step 1, the first ones of a round. The policy clones the mixture (``actor``,
             ``mixture``): demonstrations, and successes as they were chosen. 0: the policy stays as it is.
-        discount: gamma of a tick. A success is worth gamma^(ticks to its end), a failure 0, to the critic and to what
-            is imagined: below 1 what succeeds sooner is worth more, and never as much less as a failure. What is
-            foretold is then no chance of success but what it is worth, and calibrated as such.
-        credit: of critic and cloning. A rescue that a success cuts short, at the end of an episode, is one here,
-            however few its steps.
+        discount: gamma of a tick. Below 1, faster successes are worth more, and a slow one still more than a failure.
+            Predictions are then discounted probabilities, and calibrated as such.
+        credit: Of critic and cloning. A rescue that a success cuts short, at the end of an episode, is an intervention
+            here, however few its steps.
     """
 
     teach_steps: int = 0
@@ -116,7 +108,7 @@ class ChunkCriticLearning(CloningLearning):
 
 
 class ChunkCriticLearner(Cloning):
-    """See the module."""
+    """The algorithm of this module. ``self.edit`` is the residual of the policy, if a subclass trains one."""
 
     name = "chunk_critic"
     config_class: ClassVar[type] = ChunkCriticLearning
@@ -126,17 +118,15 @@ class ChunkCriticLearner(Cloning):
 
     @property
     def discount(self) -> float:
-        """Of what the critic foretells: 1 for the plain chance of success."""
         return self.config.discount
 
     @classmethod
-    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], TrainablePolicy]) -> None:
+    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], BasePolicy]) -> None:
         ChunkCritic(policy(), learning.critic)
 
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        """Make the critic; it sees through the policy, whatever ``backbone`` is."""
-        del cache, backbone
-        self._rows: dict[str, Tensor] = {}  # by episode: they stay the same while the policy does
+    def build_critics(self, cache: "FrameCache") -> None:
+        del cache
+        self._rows: dict[str, Tensor] = {}  # inputs of the critic by episode, valid while the policy stays
         self._taught = 0  # steps of this round
         self.edit: Edit | None = None
         self._prepared: dict[str, float] = {}
@@ -147,22 +137,102 @@ class ChunkCriticLearner(Cloning):
         self._optimizer = torch.optim.AdamW(self.critic.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
         self._target = copy.deepcopy(self.critic)
 
-    def begin_round(self, cache: FrameCache, number: int) -> None:
-        """Take the windows of the episodes in the cache."""
+    def begin_round(self, cache: "FrameCache", number: int) -> None:
         if number != self._round:
             self._taught = 0
         super().begin_round(cache, number)
-        self._look()
+        self._read_windows()
 
-    def _look(self) -> None:
-        """Make what the critic sees of every window, through the policy as it is."""
-        cache = self.data.cache
+    def update(self, step: int) -> dict[str, float]:
+        """One gradient step of a round: of the policy (step 1), then of a new critic (step 5)."""
+        self._refuse_no_outcomes()
+        if self._taught < self.config.teach_steps:
+            return self.distill(step)
+        if self.begins_round():
+            self._prepared = self.prepare()
+            self._renew_critic()
+        return self.fit_critic(step) | self._prepared
+
+    # Step 1: distill.
+
+    def distill(self, step: int) -> dict[str, float]:
+        """Clone demonstrations, and successes as the critic chose them, into the policy.
+
+        The critic reads the features of the policy afterwards. They may tell how an episode ends, since the policy has
+        cloned the successes of all folds.
+        """
+        logs = super().update(step)
+        self._taught += 1
+        if self._taught == self.config.teach_steps:
+            self.actor.adopt(self.policy())  # the critic reads the weights that will act
+            self._rows.clear()
+            self._read_windows()
+        return logs
+
+    def prepare(self) -> dict[str, float]:
+        """Do what a round needs once between steps 1 and 5, and return what to log; nothing here."""
+        return {}
+
+    # Step 5: choose.
+
+    def fit_critic(self, step: int) -> dict[str, float]:
+        """One gradient step of each member on the episodes that it may see:
+
+            min over Q_m of E[cross-entropy(sigmoid(Q_m(z, t, a_1:C)), y)],   y of `targets`
+
+        Member m never trains on fold m of the episodes, so that one that has not seen its end judges each episode.
+        """
+        generator = torch_generator(self.seed, "critic batch", step)
+        chosen = torch.randint(len(self._inputs), (self.config.critic_training.batch_size,), generator=generator)
+        rows = self._inputs[chosen]
+        noise = torch.randn(rows.shape, generator=generator).to(rows)
+        logit = self.critic(rows + _INPUT_NOISE * noise * self.critic.scale)
+        loss = F.binary_cross_entropy_with_logits(logit, self.targets(chosen).expand_as(logit), reduction="none")
+        seen = self._seen(self._fold[chosen])
+        loss = (loss * seen).sum() / seen.sum().clamp(min=1)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self._optimizer.step()
+        if self.config.critic_training.bootstrap_chunks:
+            with torch.no_grad():
+                for slow, fast in zip(self._target.parameters(), self.critic.parameters(), strict=True):
+                    slow.lerp_(fast, _TARGET_RATE)
+        return {"critic_loss": float(loss.detach())}
+
+    @torch.no_grad()
+    def targets(self, chosen: Tensor) -> Tensor:
+        """Targets of windows [B]: [M, B], or [B] if all members have the same.
+
+            y_i = gamma^(ticks to the end) if the episode succeeds, else 0                             (n = 0)
+            y_i = gamma^(n C) sigmoid(Q'_m(z, t, a_1:C of the same actor, n chunks later))             (n > 0)
+
+        Q' is a slow copy of each ensemble member. Where that later chunk is of another actor, has no label, or lies
+        behind the end of the episode, y_i is the outcome.
+        """
+        chunks, label = self.config.critic_training.bootstrap_chunks, self._label[chosen]
+        if not chunks:
+            return label
+        later = self._later[chosen]
+        value = self._target(self._inputs[later]).sigmoid()
+        return torch.where(later >= 0, self.config.discount ** (chunks * self.config.critic.chunk_ticks) * value, label)
+
+    def _renew_critic(self) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, "critic weights", self._round))
+            self._make_critic()
+        self.critic.mean.copy_(self._inputs.mean(0))
+        self.critic.scale.copy_(self._inputs.std(0, correction=0) + _LEAST_SCALE)
+        self._target.load_state_dict(self.critic.state_dict())
+
+    def _read_windows(self) -> None:
+        """Compute the critic's inputs and labels of every chunk in the data, with the features of the policy."""
+        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
         for episode in cache.episodes:
             if episode.episode_id not in self._rows:
                 frames = np.arange(episode.start, episode.start + episode.length)
                 self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
-        self._frames, label = windows(self.data, self.config.critic.chunk_ticks, self.config.discount)
-        ahead = self.config.critic_training.bootstrap_chunks * self.config.critic.chunk_ticks
+        self._frames, label = windows(self.data, ticks, self.config.discount)
+        ahead = self.config.critic_training.bootstrap_chunks * ticks
         self._later = self.data.tensor(followers(self.data, self._frames, ahead))
         self._inputs, self._label = self.every_row()[self.data.tensor(self._frames)], self.data.tensor(label)
         fold = np.array([self._fold_of(episode.episode_id) for episode in cache.episodes], dtype=np.int64)
@@ -173,13 +243,11 @@ class ChunkCriticLearner(Cloning):
         blank = self.critic.mean.new_empty(0, len(self.critic.mean))
         return torch.cat([blank, *(self._rows[episode.episode_id] for episode in self.data.cache.episodes)])
 
-    def prepare(self) -> dict[str, float]:
-        """What is done once in a round, before the critic learns, and what to log of it; nothing here."""
-        return {}
-
     @torch.no_grad()
     def _rows_of(self, frames: Frames, start: int) -> Tensor:
-        """The critic's inputs at every step of an episode, [T, I]."""
+        """The critic's inputs at every step of an episode, [T, I]: z, t, and a_1:C as its deviation from the chunk that
+        the policy draws from zero noise.
+        """
         ticks, model = self.config.critic.chunk_ticks, self.model.eval()
         chunks, _ = self.data.sent_chunks(frames, ticks)
         inputs = self.data.inputs(frames)
@@ -189,72 +257,9 @@ class ChunkCriticLearner(Cloning):
         tick = self.data.tensor((frames - start).astype(np.float32))
         return self.critic.rows(flat_features(*seen), tick, self.data.tensor(chunks), usual)
 
-    def update(self, step: int) -> dict[str, float]:
-        """One gradient step of the policy, while it is taught, or else of every member of the critic, on the episodes
-        that it may see; the first of a round makes them anew.
-        """
-        self._refuse_no_outcomes()
-        if self._taught < self.config.teach_steps:
-            return self._teach(step)
-        if self.begins_round():
-            self._prepared = self.prepare()
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(derived_seed(self.seed, "critic weights", self._round))
-                self._make_critic()
-            self.critic.mean.copy_(self._inputs.mean(0))
-            self.critic.scale.copy_(self._inputs.std(0, correction=0) + _LEAST_SCALE)
-            self._target.load_state_dict(self.critic.state_dict())
-        training, generator = self.config.critic_training, torch_generator(self.seed, "critic batch", step)
-        chosen = torch.randint(len(self._inputs), (training.batch_size,), generator=generator)
-        rows = self._inputs[chosen]
-        noise = torch.randn(rows.shape, generator=generator).to(rows)
-        logit = self.critic(rows + _INPUT_NOISE * noise * self.critic.scale)
-        loss = F.binary_cross_entropy_with_logits(logit, self._worth(chosen).expand_as(logit), reduction="none")
-        seen = self._seen(self._fold[chosen])
-        loss = (loss * seen).sum() / seen.sum().clamp(min=1)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self._optimizer.step()
-        self._follow()
-        return {"critic_loss": float(loss.detach()), **self._prepared}
-
-    def _worth(self, chosen: Tensor) -> Tensor:
-        """What each member should say of windows [B], see ``bootstrap_chunks``: [M, B], or [B] if all alike."""
-        training, label = self.config.critic_training, self._label[chosen]
-        if not training.bootstrap_chunks:
-            return label
-        later = self._later[chosen]
-        with torch.no_grad():
-            foretold = self._target(self._inputs[later]).sigmoid()
-        ticks = training.bootstrap_chunks * self.config.critic.chunk_ticks
-        return torch.where(later >= 0, self.config.discount**ticks * foretold, label)
-
-    @torch.no_grad()
-    def _follow(self) -> None:
-        if self.config.critic_training.bootstrap_chunks:
-            for slow, fast in zip(self._target.parameters(), self.critic.parameters(), strict=True):
-                slow.lerp_(fast, _TARGET_RATE)
-
-    def _teach(self, step: int) -> dict[str, float]:
-        logs = super().update(step)
-        self._taught += 1
-        if self._taught == self.config.teach_steps:
-            self.actor.adopt(self.policy())  # the critic sees through the weights that will act
-            self._look_anew()
-        return logs
-
-    def adopt_policy(self, folder: Path) -> None:
-        super().adopt_policy(folder)
-        if self._round >= 0:
-            self._look_anew()
-
-    def _look_anew(self) -> None:
-        self._rows.clear()
-        self._look()
-
     @property
     def tells_apart(self) -> bool:
-        """Whether what was done succeeded in some places and failed in others."""
+        """Whether some chunks led to success and others to failure."""
         succeeded = self._label > 0
         return bool(succeeded.any() and not succeeded.all())
 
@@ -262,52 +267,60 @@ class ChunkCriticLearner(Cloning):
         return fold_of(episode_id, self.config.critic.members)
 
     def _seen(self, fold: Tensor) -> Tensor:
-        """Which members learn from steps of these folds, bool [M, B]. A single one learns from all."""
+        """Which members train on steps of these folds, bool [M, B]. A single member trains on all."""
         members = torch.arange(self.config.critic.members, device=fold.device)[:, None]
         return (members != fold) | (len(members) == 1)
 
-    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
-        """The chance of success (its discounted value) of what was done at frames of the present round, foretold by
-        members that have not learnt from their episodes.
+    def chooser(self) -> Chooser:
+        """What chooses among the policy's draws. If all outcomes are alike, the policy acts as it is.
+
+        Raises:
+            UserError: if no episode has an outcome: such a critic has learned nothing.
+        """
+        self._refuse_no_outcomes()
+        if not self.tells_apart:
+            logger.warning("all outcomes are alike, so nothing tells one action from another: the policy acts as it is")
+            return Chooser(self.critic, replace(self.config.choice, draws=1, offset=0.0), self.edit)
+        return Chooser(self.critic, self.config.choice, self.edit)
+
+    def adopt(self, policy: BasePolicy, chooser: Chooser | None) -> None:
+        super().adopt(policy, chooser)
+        if self._round >= 0:
+            self._rows.clear()
+            self._read_windows()
+
+    def _refuse_no_outcomes(self) -> None:
+        """Refuse before the first step: a run without outcomes that had come to its end could not go on with them."""
+        if not len(self._inputs):
+            raise UserError(
+                f"no episode says how it ended, so {self.name} can learn nothing; label them (vla-rl label)"
+            )
+
+    # What reports read.
+
+    @torch.no_grad()
+    def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
+        """Predict the (discounted) probability of success at frames of the present round, by the members that have not
+        trained on their episodes.
         """
         episodes = [cache.episodes[index] for index in cache.episode_index[frames]]
         rows = torch.stack(
             [self._rows[e.episode_id][frame - e.start] for e, frame in zip(episodes, frames, strict=True)]
         )
         fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
-        name = "viability" if self.discount == 1 else "discounted_value"
-        return {name: self._foretell(rows, fold).cpu().numpy()}
-
-    @torch.no_grad()
-    def _foretell(self, rows: Tensor, fold: Tensor) -> Tensor:
-        """Chance of success [B], by the members that have not learnt from these folds."""
         chance = self.critic(rows).sigmoid()
         unseen = ~self._seen(fold) | (len(chance) == 1)
-        return (chance * unseen).sum(0) / unseen.sum(0)
-
-    def save_policy(self, folder: Path, version: int) -> None:
-        """Write the policy, with the critic that chooses for it: the critic first, since a policy's config.json says
-        that all of it is there. A critic of outcomes that are all alike does not choose.
-
-        Raises:
-            UserError: if no episode has an outcome: such a critic has learnt nothing.
-        """
-        self._refuse_no_outcomes()
-        if not self.tells_apart:
-            logger.warning("all outcomes are alike, so nothing tells one action from another: the policy acts as it is")
-        self._chooser().save(folder / FOLDER)
-        super().save_policy(folder, version)
-
-    def _chooser(self) -> Chooser:
-        told = self.config.choice if self.tells_apart else replace(self.config.choice, draws=1, offset=0.0)
-        return Chooser(self.critic, told, self.edit)
+        name = "viability" if self.discount == 1 else "discounted_value"
+        return {name: ((chance * unseen).sum(0) / unseen.sum(0)).cpu().numpy()}
 
     @torch.no_grad()
     def assess(self) -> dict[str, float]:
         """Log ``kept_first``: the share of some of the store's states at which the critic keeps the first candidate, if
         that is the policy's own draw.
         """
-        chooser, cache = self._chooser(), self.data.cache
+        if not self.tells_apart:
+            return {}
+        chooser, cache = self.chooser(), self.data.cache
         if chooser.config.draws == 1 or (self.edit is not None and not chooser.config.graded_edit):
             return {}
         frames = np.unique(np.linspace(0, cache.total_frames - 1, _LOOKED_AT).astype(np.int64))
@@ -327,13 +340,6 @@ class ChunkCriticLearner(Cloning):
             )
         return {"kept_first": share}
 
-    def _refuse_no_outcomes(self) -> None:
-        """Also before the first step: a run without outcomes that had come to its end could not go on with them."""
-        if not len(self._inputs):
-            raise UserError(
-                f"no episode says how it ended, so {self.name} can learn nothing; label them (vla-rl label)"
-            )
-
     def state_dict(self) -> dict[str, Any]:
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
         if self.config.critic_training.bootstrap_chunks:
@@ -350,18 +356,18 @@ class ChunkCriticLearner(Cloning):
 
 
 def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:
-    """Where a chunk of so many ticks begins that one and the same actor executed, and what came of it.
+    """Find all chunks that one and the same actor executed, and their labels.
 
     A window that reaches into another segment is left out; one that reaches beyond the end of its episode is not.
 
     Args:
-        data: episodes and their credit.
+        data: Episodes and their credit.
         ticks: C.
         discount: gamma.
 
     Returns:
-        frames: int64 [N].
-        label: float32 [N], gamma^(ticks to the end) where what was done led to success, else 0.
+        frames: int64 [N], at which the chunks begin.
+        label: float32 [N], gamma^(ticks to the end) where the chunk led to success, else 0.
     """
     credit, every = data.credit, np.arange(data.cache.total_frames)
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
@@ -374,8 +380,8 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
 
 
 def followers(data: RoundData, frames: Frames, ticks: int) -> Frames:
-    """Which window the same actor executed so many ticks after each one, int64 [N]: its index in ``frames``, sorted as
-    `windows` gives them; -1: none, because another has taken over, the episode has ended, or it is not judged.
+    """Find the window that the same actor executed so many ticks after each one, int64 [N]: its index in ``frames``,
+    sorted as `windows` gives them. -1: none, because of a takeover, the end of the episode, or no label.
     """
     later = frames + ticks
     index = np.searchsorted(frames, later).clip(max=len(frames) - 1)

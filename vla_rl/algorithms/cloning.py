@@ -1,13 +1,55 @@
-"""Imitation of a mixture: demonstrations, interventions and the policy's own steps."""
+"""Imitation: which frames the actor clones, and how often each kind of them is drawn. The variants differ in nothing
+else.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from vla_rl.algorithms.base import Algorithm
-from vla_rl.algorithms.config import CloningLearning
+from vla_rl.algorithms.base import Algorithm, Learning
 from vla_rl.algorithms.round_data import Frames, RolloutUse, RoundData
-from vla_rl.credit import ActorKind
-from vla_rl.data.sampler import MixtureSampler
+from vla_rl.algorithms.sampling import MixtureSampler
+from vla_rl.core.errors import ConfigError
+from vla_rl.credit import ActorKind, CreditConfig
+
+
+@dataclass(frozen=True)
+class MixtureConfig:
+    """What the actor's batches are made of. The paper does not state its mixing ratio.
+
+    The weights are of any scale; the share of a group without frames goes to the others.
+
+    Attributes:
+        demonstrations: weight of demonstration steps.
+        interventions: weight of intervention steps.
+        rollouts: weight of the policy's own steps.
+        largest_oversampling: no step is drawn more than so many times as often as if all steps that may be drawn were
+            drawn alike; what a small group (a single rescue) then leaves of its share goes to the others. 0: no bound.
+    """
+
+    demonstrations: float = 0.4
+    interventions: float = 0.2
+    rollouts: float = 0.4
+    largest_oversampling: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("demonstrations", "interventions", "rollouts"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"mixture.{name} is {getattr(self, name)}; weights cannot be negative")
+        if not self.demonstrations + self.interventions + self.rollouts > 0:
+            raise ConfigError("mixture: every weight is 0; the actor would have nothing to learn from")
+        if self.largest_oversampling and not self.largest_oversampling >= 1:
+            raise ConfigError(
+                f"mixture.largest_oversampling is {self.largest_oversampling}; it must be 0 (no bound) or at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class CloningLearning(Learning):
+    """What an algorithm may be told that imitates a mixture."""
+
+    mixture: MixtureConfig = field(default_factory=MixtureConfig)
+    credit: CreditConfig = field(default_factory=CreditConfig)
 
 
 class Cloning(Algorithm):
@@ -38,6 +80,50 @@ class Cloning(Algorithm):
         if not any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
             return None
         return MixtureSampler(groups, weights, self.sampler_seed)
+
+
+@dataclass(frozen=True)
+class BehaviorCloningLearning(Learning):
+    """Options of behavior cloning. Credit decides where chunks end, and which dimensions a person commanded."""
+
+    credit: CreditConfig = field(default_factory=CreditConfig)
+
+
+class BehaviorCloning(Algorithm):
+    """Imitate every step of every episode, whoever acted and however it went."""
+
+    name = "bc"
+    config_class: ClassVar[type] = BehaviorCloningLearning
+
+
+class SupervisedFineTuning(Algorithm):
+    """Imitate the demonstrations alone: the start of all other algorithms, and the baseline with the same gradient
+    steps and no practice.
+    """
+
+    name = "sft"
+
+    def actor_groups(self) -> dict[str, Frames]:
+        return self.data.actor_groups(interventions=False, rollouts="none")
+
+    def make_sampler(self) -> MixtureSampler | None:
+        frames = self.actor_groups()["demonstrations"]
+        if not len(frames):
+            return None
+        return MixtureSampler({"demonstrations": frames}, {"demonstrations": 1.0}, self.sampler_seed)
+
+
+class HgDagger(Cloning):
+    """HG-DAgger (arXiv 1810.02890): imitate demonstrations and interventions, and no step of the policy's own."""
+
+    name = "hg_dagger"
+    uses_rollouts = "none"
+
+
+class FilteredBehaviorCloning(Cloning):
+    """Imitate demonstrations, interventions and successful rollouts, all at weight 1: HABC with a gate of 1."""
+
+    name = "filtered_bc"
 
 
 def weights_without_failures(

@@ -1,7 +1,7 @@
 """HABC: behaviour cloning weighted by hierarchical advantages, with intervention-aware credit. arXiv 2606.17043."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
@@ -16,11 +16,12 @@ from vla_rl.advantage import (
     viability,
     weights,
 )
-from vla_rl.algorithms.hierarchical import WeightedLearning
+from vla_rl.algorithms.hierarchical import WeightedCloning, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
-from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.critics.hierarchical import CriticConfig
-from vla_rl.data.cache import FrameCache
+
+if TYPE_CHECKING:
+    from vla_rl.data.cache import FrameCache
 
 
 @dataclass(frozen=True)
@@ -49,19 +50,19 @@ class Habc(WeightedCloning):
     def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
         """Gated weights [B] of the actor's samples, and diagnostics of the gate."""
         config = self.advantage_config
-        later, samples = self.data.samples(frames, config.advantage_horizon)
+        later, samples = self.samples(frames, config.advantage_horizon)
         # Values that no weight depends on are not computed.
         wanted = gated(samples, config).cpu().numpy() & (self.updates >= config.warmup_steps)
         return weights(self.critics.values(frames, later, wanted), samples, config, self.updates)
 
     @torch.no_grad()
-    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
+    def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
         """Values, advantages, advantage gate and weight before normalisation of frames of the present round, float [B]
         each.
         """
         del cache
         config = self.advantage_config
-        later, samples = self.data.samples(frames, config.advantage_horizon)
+        later, samples = self.samples(frames, config.advantage_horizon)
         values = self.critics.values(frames, later, np.ones(len(frames), dtype=bool))
         a_v, a_e = advantages(values, samples)
         gates = advantage_gate(values.viability_logit, a_v, a_e, config)

@@ -1,22 +1,25 @@
-"""Learning of the hierarchical critic from the steps that credit lets it see."""
+"""Cloning weighted by a hierarchical critic: critics, then weights, then the actor. Credit says from which steps the
+critic learns.
+"""
 
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vla_rl.advantage import Values, WeightingConfig
+from vla_rl.advantage import Samples, Values, WeightingConfig
 from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_optimizer
-from vla_rl.algorithms.config import CloningLearning
-from vla_rl.algorithms.critic_steps import CriticTrainingConfig
+from vla_rl.algorithms.cloning import Cloning, CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
-from vla_rl.critics.backbones import Backbone
+from vla_rl.algorithms.sampling import MixtureSampler, derived_seed, torch_generator
+from vla_rl.core.validation import check_ranges
+from vla_rl.credit import ActorKind
+from vla_rl.critics.backbones import Backbone, make_backbone
 from vla_rl.critics.hierarchical import (
     CriticConfig,
     HierarchicalCritic,
@@ -26,13 +29,35 @@ from vla_rl.critics.hierarchical import (
     masked_mean,
     viability_loss,
 )
-from vla_rl.data.sampler import MixtureSampler
+
+if TYPE_CHECKING:
+    from vla_rl.data.cache import FrameCache
 
 CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY = 5e-4, 1e-2  # of AdamW; unstated in the paper
 CRITIC_GRADIENT_NORM = 10.0  # longer gradients are shortened to it
 _EVALUATION_BATCH = 512
 # Share of a batch that is drawn from steps without a viability label (demonstrations, interventions): they train V_e.
 _EFFICIENCY_ONLY = 0.25
+
+
+@dataclass(frozen=True)
+class CriticTrainingConfig:
+    """The critics' optimisation. Unstated in the paper.
+
+    Attributes:
+        batch_size: samples per gradient step.
+        steps_per_actor_step: gradient steps for each one of the actor; below 1 the critics pause in between.
+        steps_before_round: Gradient steps of the critics before the actor's first one in each round. They let the
+            critics learn the round's episodes before they weigh any step.
+    """
+
+    batch_size: int = 64
+    steps_per_actor_step: float = 1.0
+    steps_before_round: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "critic_training", batch_size=">= 1", steps_per_actor_step="> 0")
+        check_ranges(self, "critic_training", steps_before_round=">= 0")
 
 
 @dataclass(frozen=True)
@@ -99,7 +124,7 @@ class HierarchicalLearner:
         """One gradient step of both heads, if there is anything to learn from. Sets ``logs``."""
         if self._sampler is None:
             return
-        frames, _ = self._sampler.sample(self._updates, self.config.batch_size)
+        frames = self._sampler.sample(self._updates, self.config.batch_size)
         generator = torch_generator(self._seed, "critic noise", self._updates)
         output = self.critic(*self.data.inputs(frames, generator))
 
@@ -174,3 +199,89 @@ class HierarchicalLearner:
             _, efficiency = self.target.values(self.target(*inputs))
             value[torch.from_numpy(bootstrapped).to(value.device)] = efficiency
         return efficiency_target(value, elapsed, terminal, self.critic.max_steps)
+
+
+class CriticSteps:
+    """Counts critic steps, in fractions, so that critics may also be slower than the actor."""
+
+    def __init__(self, config: CriticTrainingConfig) -> None:
+        self._per_actor_step, self._before_round = config.steps_per_actor_step, config.steps_before_round
+        self._due = 0.0
+
+    def take(self, begins_round: bool = False) -> int:
+        """Critic steps that are due with the present actor step, the first one of its round or another."""
+        self._due += self._per_actor_step
+        whole = int(self._due)
+        self._due -= whole
+        return whole + (self._before_round if begins_round else 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"due": self._due}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._due = float(state["due"])
+
+
+class WeightedCloning(Cloning):
+    """Subclasses say what a sample weighs.
+
+    The warm-up of the weights counts updates since the critics were made: it happens once, not in every round.
+    """
+
+    config_class: ClassVar[type] = WeightedLearning
+    config: WeightedLearning
+    learns: ClassVar[frozenset[str]] = frozenset({"viability"})
+
+    @classmethod
+    def required(cls, learning: WeightedLearning) -> frozenset[str]:
+        return cls.requires | ({"features"} if learning.critic.backbone == "policy" else set())
+
+    def build_critics(self, cache: "FrameCache") -> None:
+        backbone = make_backbone(self.config.critic.backbone, self.model)
+        seed = derived_seed(self.seed, "critic")
+        self.critics = HierarchicalLearner(
+            backbone, self.config, self.read(cache), seed, self.discount, "efficiency" in self.learns
+        )
+        self.critic_steps = CriticSteps(self.config.critic_training)
+        self.updates = 0
+
+    def begin_round(self, cache: "FrameCache", number: int) -> None:
+        super().begin_round(cache, number)
+        self.critics.begin_round(self.data)
+
+    def update(self, step: int) -> dict[str, float]:
+        """Critics on their subsets, then weights, then the actor."""
+        for _ in range(self.critic_steps.take(self.begins_round())):
+            self.critics.update()
+        frames = self.actor_frames(step)
+        weight, weight_logs = self.weigh(frames)
+        actor_logs = self.update_actor(frames, weight, step)
+        self.updates += 1
+        return actor_logs | weight_logs | self.critics.logs
+
+    def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
+        """Weights [B] of the actor's samples, detached, and what to log of them."""
+        return torch.ones(len(frames), device=self.data.device), {}
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"critics": self.critics.state_dict(), "critic_steps": self.critic_steps.state_dict()}
+        return super().state_dict() | own | {"updates": self.updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.critics.load_state_dict(state["critics"])
+        self.critic_steps.load_state_dict(state["critic_steps"])
+        self.updates = int(state["updates"])
+
+    def samples(self, frames: Frames, horizon: int) -> tuple[Frames, Samples]:
+        """The frames ``horizon`` steps later, and what `vla_rl.advantage` needs to know of the frames."""
+        later, elapsed, ended = self.data.transition(frames, horizon)
+        kind, tensor = self.data.credit.actor_kind[frames], self.data.tensor
+        return later, Samples(
+            rollout=tensor(kind == ActorKind.ROLLOUT),
+            intervention=tensor(kind == ActorKind.INTERVENTION),
+            demonstration=tensor(kind == ActorKind.DEMONSTRATION),
+            success=tensor(self.data.credit.actor_outcome[frames]),
+            elapsed=elapsed,
+            ended=ended,
+        )

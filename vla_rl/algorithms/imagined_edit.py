@@ -1,51 +1,97 @@
-"""A critic of chunks, and an edit that is practised in short imagined branches between two rounds of real episodes.
+"""Practice without a person: a residual of the policy is trained on short model rollouts between rounds of episodes.
 
-In every round, before the critic learns, a model of the policy's own features and a value of real outcomes are made
-from everything in the store, and an edit is made anew on branches from the policy's own steps. Every candidate is
-edited before the critic chooses. Once it has been taught (``teach_steps``) the policy itself stays as it is for the
-rest of the round, so that what is learnt about its features stays true.
+The data are the robot's own episodes and their outcomes. No person and no reward is needed. One round has five steps:
+
+    1. distill   pi imitates demonstrations and its own successes       `chunk_critic.ChunkCriticLearner.distill`
+    2. fit       z' = f_m(z, a_1:C) and V(z, t), in the features of pi  `ImaginedEdit.fit_world`
+    3. roll out  a few chunks of pi + Normal(mu, sigma^2), from real z  `imagine`
+    4. improve   PPO moves mu to where V rises along the rollouts       `improve`
+    5. choose    Q scores N chunks of pi + mu, and the best one acts    `chunk_critic.ChunkCriticLearner.fit_critic`
+
+z are the features of the policy's frozen encoder at one observation, t is the tick, a_1:C are the C actions of a chunk
+that are executed before the next plan, m is a member of an ensemble. docs/method_alone.md explains each step.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.algorithms.actor import autocast
+from vla_rl import ppo
+from vla_rl.algorithms.actor import ActorConfig, autocast
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, ChunkCriticLearning
-from vla_rl.algorithms.config import ActorConfig
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.progress import track
+from vla_rl.core.validation import check_ranges
 from vla_rl.credit import SegmentKind
-from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
-from vla_rl.data.cache import CachedEpisode, FrameCache
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
+from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
+from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit
-from vla_rl.policies.features import draw_from_flat, example_row
-from vla_rl.policies.trainable import TrainablePolicy
-from world_model.alarm import Happened, alarm, unexplained
-from world_model.branches import BranchConfig, Starts, World, improve
-from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.feature_dynamics import (
+    FeatureDynamics,
+    FeatureDynamicsConfig,
+    Happened,
+    Transitions,
+    alarm,
+    fit_dynamics,
+    unexplained,
+)
+
+if TYPE_CHECKING:
+    from vla_rl.data.cache import CachedEpisode, FrameCache
 
 logger = logging.getLogger(__name__)
-_SCALE_SAMPLES = 1024  # states by which the edit's inputs are scaled
-_ALARM_CHUNKS = 512  # that are compared, at least, where there are so many
-_ALARM_STEPS = 300  # of the dynamics that are asked
-_HELD_OUT = 5  # one in so many of the older episodes says how much is usual, where there are so many
-_ALARM_EPISODES = 20  # should say it; fewer older ones say nothing
+SPREAD = 0.15  # sigma, standard deviation of the offsets that rollouts try, in normalized action units
+_SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
+_ALARM_CHUNKS = 512  # least number of chunks that the check compares, where there are so many
+_ALARM_STEPS = 300  # gradient steps of the dynamics of the check
+_HELD_OUT = 5  # one in so many of the older episodes tells the usual error, where there are enough
+_ALARM_EPISODES = 20  # least number of older episodes, and of held-out ones where there are enough
+
+
+@dataclass(frozen=True)
+class BranchConfig:
+    """Rollouts, and the improvement of the residual on them.
+
+    Attributes:
+        updates: PPO updates of the residual per round. Each has new rollouts.
+        branches: Rollouts per update.
+        chunks: Chunks per rollout.
+        distance_cost: Weight of the KL divergence from the policy without residual, in nats per chunk.
+        pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
+            data correct them there. Otherwise the network that has not trained on the episode of its start does.
+        alarm_ratio: Out-of-distribution limit. The residual is not trained if dynamics that have not seen the newest
+            chunks leave more than so many times as much variance unexplained on them as on older unseen ones. 0: no
+            check.
+    """
+
+    updates: int = 40
+    branches: int = 512
+    chunks: int = 3
+    distance_cost: float = 0.03
+    pessimistic: bool = False
+    alarm_ratio: float = 1.3
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", distance_cost=">= 0")
+        if self.alarm_ratio and not 1 < self.alarm_ratio < float("inf"):
+            raise ConfigError(
+                f"branches: alarm_ratio is {self.alarm_ratio}; expected more than 1 (times what is usual), or 0: never"
+            )
 
 
 @dataclass(frozen=True)
 class ImaginedEditLearning(ChunkCriticLearning):
-    """What the algorithm may be told. Candidates are not moved by offsets of chance: the edit moves them, each further
-    than the one before, and what is new costs. Draws that are all moved by the whole edit try more, and where people
-    take over may do far worse than the policy alone (docs/people.md).
+    """Options of the algorithm.
+
+    Candidate i of N is moved by i / (N - 1) of the residual, and unfamiliar chunks lose score. Full residuals on all
+    candidates explore more, and may do far worse where people take over (docs/people.md).
     """
 
     actor: ActorConfig = field(
@@ -67,14 +113,53 @@ class ImaginedEditLearning(ChunkCriticLearning):
             )
 
 
-class FittedWorld(NamedTuple):
-    """What a round has learnt to imagine with.
+class Starts(NamedTuple):
+    """Real steps at which rollouts begin, N of them.
 
     Attributes:
-        transitions: what it has learnt from.
-        dynamics, value: see their modules.
-        brier: the value's score on episodes that it had not seen.
-        starts: the policy's own real steps, at which branches begin.
+        features: [N, F], z.
+        tick: float [N], t, steps since the episode began.
+        fold: int64 [N], of the episode: the network of V that has not trained on this fold values the rollout.
+    """
+
+    features: Tensor
+    tick: Tensor
+    fold: Tensor
+
+
+@dataclass(frozen=True)
+class World:
+    """The model that rollouts run in, as functions of B rows.
+
+    Attributes:
+        draw: Features [B, F] -> the policy's chunks [B, C, A], raw units.
+        step: Features [B, F], chunks [B, C, A] in raw units and member int64 [B] -> features after them, probability of
+            success [B].
+        value: Features [B, F], tick [B] and fold int64 [B] -> V, the discounted probability of success [B].
+        members: M, number of dynamics.
+        chunk_ticks: C.
+        last_tick: Time limit. An episode that reaches it has failed.
+        discount: gamma of a tick.
+    """
+
+    draw: Callable[[Tensor], Tensor]
+    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+    value: Callable[[Tensor, Tensor, Tensor], Tensor]
+    members: int
+    chunk_ticks: int
+    last_tick: int
+    discount: float = 1.0
+
+
+class FittedWorld(NamedTuple):
+    """What step 2 has fitted.
+
+    Attributes:
+        transitions: Data of the dynamics.
+        dynamics: f.
+        value: V.
+        brier: Score of V on the episodes that each network has not seen.
+        starts: The policy's own real steps, at which rollouts begin.
     """
 
     transitions: Transitions
@@ -85,7 +170,7 @@ class FittedWorld(NamedTuple):
 
 
 class ImaginedEdit(ChunkCriticLearner):
-    """See the module."""
+    """The algorithm of this module. Steps 1 and 5 are those of `ChunkCriticLearner.update`."""
 
     name = "imagined_edit"
     config_class: ClassVar[type] = ImaginedEditLearning
@@ -95,30 +180,31 @@ class ImaginedEdit(ChunkCriticLearner):
     edit: Edit
 
     @classmethod
-    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], TrainablePolicy]) -> None:
+    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], BasePolicy]) -> None:
         super().check_fit(learning, policy)
         model = policy()
         seen = example_row(model)[None]
         draw_from_flat(model, seen, seen.new_zeros(1, model.horizon, model.spec.action_dim))
 
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        super().build_critics(cache, backbone)
+    def build_critics(self, cache: "FrameCache") -> None:
+        super().build_critics(cache)
         self.edit = Edit(self.model).to(next(self.model.parameters()).device)
 
     def prepare(self) -> dict[str, float]:
-        """The edit is improved before the critic of the round learns, if outcomes say anything."""
+        """Run steps 2 to 4 after the policy was distilled and before the critic learns, if outcomes differ."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
             edit = Edit(self.model).to(self.data.device)
-            told = self.tells_apart
-            logs = self._imagine(edit, torch_generator(self.seed, "imagination", self._round)) if told else {}
-        # A new edit moves nothing. The one before was made for draws of the policy before, which has since been taught
-        # what that edit did: it would be done twice.
+            generator = torch_generator(self.seed, "imagination", self._round)
+            logs = self._improved(edit, generator) if self.tells_apart else {}
+        # A new residual is zero. The one before was trained for the draws of the policy before. Step 1 has distilled it
+        # into the policy since, and it would act twice.
         if not logs.get("imagined_stopped") or self.config.teach_steps:
             self.edit = edit
         return logs
 
-    def _imagine(self, edit: Edit, generator: torch.Generator) -> dict[str, float]:
+    def _improved(self, edit: Edit, generator: torch.Generator) -> dict[str, float]:
+        """Train a new residual in place, and return what to log."""
         fitted = self.fit_world(generator)
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
@@ -139,8 +225,16 @@ class ImaginedEdit(ChunkCriticLearner):
         logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return {f"imagined_{name}": number for name, number in logs.items()}
 
+    # Step 2: fit.
+
     def fit_world(self, generator: torch.Generator) -> FittedWorld:
-        """Learn dynamics and value from everything in the store."""
+        """Fit dynamics and value to all episodes in the store.
+
+            z' = z + W (z, a_1:C) + f_m(z, a_1:C),   p_success = sigmoid(s_m(z, a_1:C))
+            V(z, t) -> gamma^(ticks to the end) for a success, 0 for a failure
+
+        V is trained by cross-entropy. Its network k never trains on fold k of the episodes.
+        """
         config, transitions = self.config, self.transitions()
         rows = self._inputs[:, : transitions.features.shape[1] + 1]
         with autocast(config.actor, self.data.device, cached=False):
@@ -153,9 +247,30 @@ class ImaginedEdit(ChunkCriticLearner):
         starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])
         return FittedWorld(transitions, dynamics, value, brier, starts)
 
+    def transitions(self) -> Transitions:
+        """What each executed chunk did to the features: (z, a_1:C, z', success within the chunk)."""
+        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
+        every = np.arange(cache.total_frames)
+        chunks, inside = self.data.sent_chunks(every, ticks)
+        later, _ = cache.later(every, ticks)
+        features = self.every_row()[:, : len(example_row(self.model))]
+        lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
+        well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
+        return Transitions(
+            features,
+            self.critic.action_normalizer.network_input(self.data.tensor(chunks)),
+            features[self.data.tensor(later)],
+            lasted,
+            well & ~lasted,
+            lasted | self.data.tensor(self.data.credit.known),
+        )
+
     def _errors_of_newest(self, transitions: Transitions) -> tuple[dict[int, float], float]:
-        """What is left unexplained of the chunks that the newest policy really played, by lag, and of older ones, by
-        dynamics that have seen neither; empty and 0 where there is too little to compare, or nothing asks.
+        """Out-of-distribution check: fit dynamics that have seen neither the newest nor some older episodes.
+
+        Returns:
+            The variance that they leave unexplained on the newest policy's chunks, by lag of the actions in ticks, and
+            on the older chunks. Empty and 0 where there is too little to compare, or no check is wanted.
         """
         every = self.data.cache.episodes
         own = [episode for episode in every if episode.policy_version >= 0]
@@ -177,7 +292,7 @@ class ImaginedEdit(ChunkCriticLearner):
         errors, usual = (unexplained(dynamics, happened) for happened in compared if happened)
         return errors, usual[0]
 
-    def _happened(self, episodes: list[CachedEpisode], transitions: Transitions) -> Happened | None:
+    def _happened(self, episodes: Sequence["CachedEpisode"], transitions: Transitions) -> Happened | None:
         """Chunks of episodes, evenly spread over them; None if none is whole with a tick on either side."""
         ticks, blank = self.config.critic.chunk_ticks, np.zeros(0, dtype=np.int64)
         inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in episodes)])
@@ -189,31 +304,8 @@ class ImaginedEdit(ChunkCriticLearner):
         chunks = {lag: normalize(self.data.tensor(chunk)) for lag, chunk in sent.items()}
         return Happened(transitions.features[at], chunks, transitions.later[at])
 
-    def transitions(self) -> Transitions:
-        """What every chunk that was executed did to the features."""
-        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
-        every = np.arange(cache.total_frames)
-        chunks, inside = self.data.sent_chunks(every, ticks)
-        later, _ = cache.later(every, ticks)
-        features = self.every_row()[:, : len(example_row(self.model))]
-        lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
-        well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
-        return Transitions(
-            features,
-            self.critic.action_normalizer.network_input(self.data.tensor(chunks)),
-            features[self.data.tensor(later)],
-            lasted,
-            well & ~lasted,
-            lasted | self.data.tensor(self.data.credit.known),
-        )
-
     def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
-        """What branches are imagined with.
-
-        Args:
-            fitted: see `fit_world`.
-            generator: of the policy's noise.
-        """
+        """Join policy, dynamics and value to the model of step 3; the generator draws the policy's noise."""
         dynamics = fitted.dynamics
         horizon, size = self.model.horizon, self.model.spec.action_dim
         ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.network_input
@@ -236,16 +328,12 @@ class ImaginedEdit(ChunkCriticLearner):
             self.config.discount,
         )
 
-    def adopt_policy(self, folder: Path) -> None:
-        """Go on from another policy, with its edit if it has one: that is the one which stays where nothing is
-        imagined.
-        """
-        super().adopt_policy(folder)
-        device = str(next(self.model.parameters()).device)
-        found = Chooser.load(folder / FOLDER, self.model, device).edit if (folder / FOLDER).is_dir() else None
+    def adopt(self, policy: BasePolicy, chooser: Chooser | None) -> None:
+        """Go on from another policy and its residual, which stays where nothing is imagined."""
+        super().adopt(policy, chooser)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "adopted edit"))
-            self.edit = found or Edit(self.model).to(device)
+            self.edit = (chooser and chooser.edit) or Edit(self.model).to(next(self.model.parameters()).device)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"edit": self.edit.state_dict()}
@@ -253,3 +341,100 @@ class ImaginedEdit(ChunkCriticLearner):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.edit.load_state_dict(state["edit"])
+
+
+class ResidualPolicy(ppo.Trainable, Protocol):
+    """What steps 3 and 4 need of the residual mu; `vla_rl.policies.editing.Edit` is one."""
+
+    moved: Tensor
+
+    def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
+        """Inputs of mu: z, t, a_1 and a_C."""
+
+    def raw(self, offset: Tensor) -> Tensor:
+        """Offsets in raw units."""
+
+
+# Step 3: roll out.
+
+
+@torch.no_grad()
+def imagine(
+    edit: ResidualPolicy, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+) -> tuple[ppo.Tried, float]:
+    """Roll the model out for a few chunks from real steps drawn at random, each rollout with one member m.
+
+        a_1:C = pi(z, noise) + delta,   delta ~ Normal(mu(z, t, a_1, a_C), sigma^2),   z' ~ f_m(z, a_1:C)
+
+    A rollout ends in success with p_success after each chunk (V = 1), and in failure at the time limit (V = 0). The
+    advantage is the generalized advantage estimate (arXiv 1506.02438) of the rise of V, with lambda = `ppo.CARRY`:
+
+        r_i = gamma^C V(z_i+1, t_i+1) - V(z_i, t_i),   A_i = r_i + gamma^C lambda A_i+1
+
+    Returns:
+        The chunks with their advantages, and the mean rise of V from the start to the end of a rollout.
+    """
+
+    def randn(like: Tensor) -> Tensor:
+        return torch.randn(like.shape, generator=generator).to(like)
+
+    chosen = torch.randint(len(starts.tick), (config.branches,), generator=generator)
+    features, tick, fold = (part[chosen] for part in starts)
+    member = torch.randint(world.members, (config.branches,), generator=generator).to(fold)
+    value = world.value(features, tick, fold)
+    first, alive = value, torch.ones_like(tick, dtype=torch.bool)
+    rows, offsets, means, rises, lived = [], [], [], [], []
+    discount = world.discount**world.chunk_ticks
+    for _ in range(config.chunks):
+        chunk = world.draw(features)
+        rows.append(edit.rows(features, tick, chunk))
+        means.append(edit(rows[-1]))
+        offsets.append(means[-1] + SPREAD * randn(means[-1]) * edit.moved)
+        chunk = chunk + edit.raw(offsets[-1])[:, None]
+        lived.append(alive)
+        features, success = world.step(features, chunk, member)
+        won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
+        tick = tick + world.chunk_ticks
+        late = tick >= world.last_tick
+        later = torch.where(late, 0.0, world.value(features, tick, fold))
+        later = torch.where(alive, torch.where(won, 1.0, later), value)
+        rises.append(torch.where(alive, discount, 1.0) * later - value)
+        value, alive = later, alive & ~won & ~late
+    advantage, carried = [], torch.zeros_like(value)
+    for rise in reversed(rises):
+        carried = rise + discount * ppo.CARRY * carried
+        advantage.append(carried)
+    kept = torch.cat(lived)
+    tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))
+    return tried, float((value - first).mean())
+
+
+# Step 4: improve.
+
+
+def improve(
+    edit: ResidualPolicy, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+) -> dict[str, float]:
+    """Train the residual in place by PPO (arXiv 1707.06347), with new rollouts for each update.
+
+        max over mu of E[min(rho A, clip(rho) A)] - d KL(Normal(mu, sigma^2) | Normal(0, sigma^2)),   d = distance_cost
+
+    Args:
+        edit: mu, where it begins.
+        world: The model.
+        starts: At least one.
+        config: See `BranchConfig`.
+        generator: CPU generator of all randomness.
+
+    Returns:
+        ``gain``, the rise of V along the rollouts of the last update; ``size``, the root mean square of mu;
+        ``divergence`` of the last update, in nats per chunk.
+    """
+    optimizer = torch.optim.Adam(edit.parameters(), ppo.LEARNING_RATE)
+    found: dict[str, float] = {}
+    for _ in track(range(config.updates), "imagined edit", "update"):
+        tried, gain = imagine(edit, world, starts, config, generator)
+        logs = ppo.update(edit, optimizer, tried, SPREAD, generator, config.distance_cost)
+        size = float(tried.mean.square().mean().sqrt())
+        found = {"gain": gain, "size": size, "divergence": logs["divergence"]}
+    return found

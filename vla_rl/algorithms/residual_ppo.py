@@ -1,17 +1,18 @@
-"""An edit of a frozen policy, trained on policy by proximal policy optimisation on the episodes of each round.
+"""Residual PPO: a residual of a frozen policy, trained on policy on the real episodes of each round.
 
-Practice plays the newest edit, and exploration (the run's option ``exploration``) adds one Gaussian offset to each
-chunk: that is the stochastic policy which is improved. The first update of a round takes all epochs on its episodes;
-the rest of the round's gradient steps do nothing, so one is enough (``budget.steps_per_round=1``).
+Practice plays the newest residual, and exploration (the run's option ``exploration``) adds one Gaussian offset to each
+chunk. The first update of a round takes all epochs on its episodes. Its other gradient steps do nothing, so one is
+enough (``budget.steps_per_round=1``). Advantages are generalized advantage estimates of a value of real outcomes.
 
-What was tried is worth what a value of real outcomes says it changed (generalised advantages).
+Episodes store no offsets. They say of which chunk an action is and when it was planned. Seeds give the rest: the frozen
+policy's chunk from the noise of that tick, and the offset that exploration added. Whether the present residual played
+an episode is checked against the recorded actions.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -19,24 +20,30 @@ from torch import Tensor
 
 from vla_rl import ppo
 from vla_rl.algorithms.actor import load_optimizer
-from vla_rl.algorithms.base import Algorithm
-from vla_rl.algorithms.config import Learning
-from vla_rl.algorithms.played import PlayedChunks, played_chunks, spread_of
-from vla_rl.algorithms.seeds import derived_seed, fold_of, torch_generator
+from vla_rl.algorithms.base import Algorithm, Learning
+from vla_rl.algorithms.round_data import RoundData
+from vla_rl.algorithms.sampling import derived_seed, fold_of, torch_generator
 from vla_rl.core.capabilities import ON_POLICY
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.flow_sampling import flow_noise
+from vla_rl.core.types import Episode, Source
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig
-from vla_rl.critics.backbones import Backbone
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
-from vla_rl.data.cache import CachedEpisode, FrameCache
-from vla_rl.policies.choosing import FOLDER, ChoiceConfig, Chooser
+from vla_rl.policies.acting import exploration_noise
+from vla_rl.policies.base import BasePolicy, flat_features
+from vla_rl.policies.choosing import ChoiceConfig, Chooser
 from vla_rl.policies.editing import Edit
-from vla_rl.policies.trainable import TrainablePolicy
+
+if TYPE_CHECKING:
+    from vla_rl.data.cache import CachedEpisode, FrameCache
 
 logger = logging.getLogger(__name__)
 _DISCOUNT = 0.995  # gamma of a chunk: success is worth less the later it comes
 _FOLDS = 5  # of the value; an episode is judged by a network that has not seen how it ends
+# Largest difference of recorded and recomputed actions, in normalized action units. Another batch size changes the last
+# bits of a forward pass.
+_EXACT = 1e-3
 _LARGEST_DIVERGENCE = 0.1  # nats a chunk, after which no further epoch begins
 
 
@@ -71,6 +78,28 @@ class ResidualPPOLearning(Learning):
         return self.ppo.chunk_ticks
 
 
+class PlayedChunks(NamedTuple):
+    """The n chunks of an episode of which at least one action was executed.
+
+    Attributes:
+        step: int64 [n], at which each was planned.
+        first: int64 [n], the index in it of the first action that was executed.
+        features: [n, F], of `flat_features`.
+        tick: float [n], ticks since the episode began.
+        base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units.
+        noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
+        executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
+    """
+
+    step: np.ndarray
+    first: np.ndarray
+    features: Tensor
+    tick: Tensor
+    base: Tensor
+    noise: Tensor
+    executed: Tensor
+
+
 class Stretch(NamedTuple):
     """Consecutive chunks of an episode that credit gives one outcome.
 
@@ -86,7 +115,7 @@ class Stretch(NamedTuple):
         outcome: 1 or 0.
     """
 
-    episode: CachedEpisode
+    episode: "CachedEpisode"
     part: slice
     features: Tensor
     tick: Tensor
@@ -106,7 +135,7 @@ class ResidualPPO(Algorithm):
     config: ResidualPPOLearning
 
     @classmethod
-    def check_fit(cls, learning: ResidualPPOLearning, policy: Callable[[], TrainablePolicy]) -> None:
+    def check_fit(cls, learning: ResidualPPOLearning, policy: Callable[[], BasePolicy]) -> None:
         ticks, horizon = learning.ppo.chunk_ticks, policy().horizon
         if ticks > horizon:
             raise ConfigError(
@@ -114,9 +143,9 @@ class ResidualPPO(Algorithm):
                 f"learning.ppo.chunk_ticks to {horizon} or less"
             )
 
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
-        """Make the edit; it sees through the policy, whatever ``backbone`` is."""
-        del cache, backbone
+    def build_critics(self, cache: "FrameCache") -> None:
+        """Make the edit. It reads the features of the policy."""
+        del cache
         self._logs: dict[str, float] = {}
         self._take(None)
 
@@ -185,7 +214,9 @@ class ResidualPPO(Algorithm):
         rows = self.edit.rows(played.features, played.tick, played.base[:, : self.config.ppo.chunk_ticks])
         return rows, spread_of(played, self.edit(rows), self.edit)
 
-    def _stretches_of(self, episode: CachedEpisode, played: PlayedChunks, rows: Tensor, spread: float) -> list[Stretch]:
+    def _stretches_of(
+        self, episode: "CachedEpisode", played: PlayedChunks, rows: Tensor, spread: float
+    ) -> list[Stretch]:
         credit, frames = self.data.credit, episode.start + played.step
         mean = self.edit(rows) if spread else played.noise
         ends = np.flatnonzero(np.diff(credit.outcome_stop[frames])) + 1
@@ -218,22 +249,15 @@ class ResidualPPO(Algorithm):
             if s.spread
         ], brier
 
-    def save_policy(self, folder: Path, version: int) -> None:
-        """Write the policy with its edit: the edit first, since a policy's config.json says that all of it is there."""
-        Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks).save(folder / FOLDER)
-        super().save_policy(folder, version)
+    def chooser(self) -> Chooser:
+        return Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks)
 
-    def _edit_of(self, folder: Path) -> Edit | None:
-        if not (folder / FOLDER).is_dir():
-            return None
-        return Chooser.load(folder / FOLDER, self.model, str(next(self.model.parameters()).device)).edit
-
-    def adopt_policy(self, folder: Path) -> None:
+    def adopt(self, policy: BasePolicy, chooser: Chooser | None) -> None:
         """Go on from another policy, with its edit if it has one."""
-        super().adopt_policy(folder)
+        super().adopt(policy, chooser)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "critic weights"))
-            self._take(self._edit_of(folder))
+            self._take(None if chooser is None else chooser.edit)
 
     def state_dict(self) -> dict[str, Any]:
         own = {"edit": self.edit.state_dict(), "edit_optimizer": self._optimizer.state_dict()}
@@ -243,3 +267,58 @@ class ResidualPPO(Algorithm):
         super().load_state_dict(state)
         self.edit.load_state_dict(state["edit"])
         load_optimizer(self._optimizer, state["edit_optimizer"])
+
+
+@torch.no_grad()
+def played_chunks(episode: "CachedEpisode", data: RoundData, model: BasePolicy, edit: Edit) -> PlayedChunks | None:
+    """The chunks of an episode; None if no policy played it, or nothing is known of its seed or its chunks."""
+    if episode.seed is None or "chunk_id" not in episode.extras or episode.policy_version < 0:
+        return None
+    record = data.cache.store.read(episode.episode_id)
+    own = np.flatnonzero(record.source == Source.POLICY)
+    _, first = np.unique(record.extras["chunk_id"][own], return_index=True)
+    executed = own[first]
+    index = record.extras["chunk_index"][executed].astype(np.int64)
+    step = executed - _ticks_since_planned(record, executed, index)
+    if not len(own) or step.min() < 0 or record.extras["chunk_index"][own].max() >= model.horizon:
+        return None
+    seed, size = episode.seed, model.spec.action_dim
+    inputs, model = data.inputs(episode.start + step), model.eval()
+    seen = model.features(*inputs)
+    noise = np.stack([flow_noise(seed, int(tick), model.horizon, size) for tick in step])
+    base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
+    tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
+    dims = episode.action_dim  # a smaller robot has no more
+    moves = edit.moved * (torch.arange(size, device=data.device) < dims)
+    recorded = torch.zeros_like(base[:, 0])
+    recorded[:, :dims] = data.tensor(record.action_policy[executed])
+    return PlayedChunks(
+        step,
+        index,
+        flat_features(*seen),
+        data.tensor(step.astype(np.float32)),
+        base,
+        data.tensor(tried) * moves,
+        recorded,
+    )
+
+
+def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """How long before each executed action, int64 [n], its chunk was planned: as many ticks as its index says, and as
+    many more as the robot had to wait before the chunk began, which is in the action's age.
+    """
+    age_ms = record.extras.get("action_age_ms")
+    return index if age_ms is None else np.rint(age_ms[executed] * record.control_hz / 1000).astype(np.int64)
+
+
+@torch.no_grad()
+def spread_of(played: PlayedChunks, mean: Tensor, edit: Edit) -> float:
+    """The standard deviation of the offsets that were tried around an edit's means [n, A]; 0 if none were, or if the
+    episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
+    """
+    moves = played.noise != 0
+    own = played.base[torch.arange(len(played.base)), played.first]
+    offset = (played.executed - own) * edit.action_normalizer.inverse_scale * moves - mean * moves
+    spread = float((offset * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
+    rest = offset - spread * played.noise
+    return spread if spread > _EXACT and float(rest.abs().max()) < _EXACT else 0.0

@@ -7,21 +7,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vla_rl.advantage import Samples
 from vla_rl.core.dimensions import missing_dimensions
-from vla_rl.core.normalization import Statistics
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
-from vla_rl.policies.augmentation import random_shift
-from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
+from vla_rl.policies.base import BasePolicy, Indicator, Inputs, PolicyBatch, random_shift
 
 if TYPE_CHECKING:
+    from vla_rl.core.normalization import Statistics
     from vla_rl.data.cache import FrameCache
 
 _SHIFT = 3  # pixels of the random-shift augmentation, for critics too
 RolloutUse = Literal["none", "successes", "all"]
 Frames = NDArray[np.int64]
-Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
-"""Images, state and text of a batch: what policies and critics read."""
 
 
 class RoundData:
@@ -37,7 +33,7 @@ class RoundData:
         longest: length of the longest episode, at least 1.
     """
 
-    def __init__(self, cache: "FrameCache", credit: CreditConfig, model: TrainablePolicy) -> None:
+    def __init__(self, cache: "FrameCache", credit: CreditConfig, model: BasePolicy) -> None:
         self.cache, self._model = cache, model
         episodes = cache.episodes
         lengths = [episode.length for episode in episodes]
@@ -176,19 +172,6 @@ class RoundData:
         power = np.power(discount, self.steps_left(frames).astype(np.float32), dtype=np.float32)
         return np.where(self.credit.actor_outcome[frames], power, np.float32(0))
 
-    def samples(self, frames: Frames, horizon: int) -> tuple[Frames, Samples]:
-        """The frames ``horizon`` steps later, and what `vla_rl.advantage` needs to know of the frames."""
-        later, elapsed, ended = self.transition(frames, horizon)
-        kind = self.credit.actor_kind[frames]
-        return later, Samples(
-            rollout=self.tensor(kind == ActorKind.ROLLOUT),
-            intervention=self.tensor(kind == ActorKind.INTERVENTION),
-            demonstration=self.tensor(kind == ActorKind.DEMONSTRATION),
-            success=self.tensor(self.credit.actor_outcome[frames]),
-            elapsed=elapsed,
-            ended=ended,
-        )
-
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
         """On the model's device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
@@ -197,7 +180,7 @@ class RoundData:
 class _Fill:
     """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalised."""
 
-    def __init__(self, cache: "FrameCache", statistics: Statistics) -> None:
+    def __init__(self, cache: "FrameCache", statistics: "Statistics") -> None:
         self._state = missing_dimensions([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
         self._action = missing_dimensions([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
         self._state_mean = np.asarray(statistics.state.mean, np.float32)

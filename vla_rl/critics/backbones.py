@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError, did_you_mean
+from vla_rl.policies.base import BasePolicy, example_row, flat_features
 from vla_rl.policies.encoders import TextEncoder, VisionConfig, VisionEncoder
-from vla_rl.policies.features import example_row, flat_features
-from vla_rl.policies.normalization import Normalizer
-from vla_rl.policies.trainable import TrainablePolicy
+from vla_rl.policies.layers import Normalizer
 
 BACKBONES = ("own", "policy", "state")
 _OWN_VISION = VisionConfig(widths=(16, 32))
@@ -29,11 +28,11 @@ class Backbone(Protocol):
 class OwnBackbone(nn.Module):
     """Cameras, sentence and state, encoded with weights of the critic's own."""
 
-    def __init__(self, model: TrainablePolicy) -> None:
+    def __init__(self, model: BasePolicy) -> None:
         super().__init__()
         self.state_normalizer = Normalizer(model.statistics.state)
         self.vision = VisionEncoder(_OWN_VISION, model.spec.cameras, model.spec.image_size, _OWN_TOKEN_WIDTH)
-        self.text = TextEncoder(model.text_config.max_words, _OWN_TOKEN_WIDTH, model.vocabulary)
+        self.text = TextEncoder(model.max_words, _OWN_TOKEN_WIDTH, model.vocabulary)
         self.width = (self.vision.token_count + 1) * _OWN_TOKEN_WIDTH + model.spec.state_dim
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ class PolicyBackbone(nn.Module):
     encoder is trained. The features move as the policy learns.
     """
 
-    def __init__(self, model: TrainablePolicy) -> None:
+    def __init__(self, model: BasePolicy) -> None:
         super().__init__()
         # Not a submodule: the policy's weights are neither optimised nor saved nor copied with the critic.
         self._policy = [model]
@@ -71,7 +70,7 @@ class StateBackbone(nn.Module):
         return state
 
 
-def make_backbone(name: str, model: TrainablePolicy) -> Backbone:
+def make_backbone(name: str, model: BasePolicy) -> Backbone:
     """A backbone by name.
 
     Raises:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
-from vla_rl.policies.heads import EnsembleHead
+from vla_rl.policies.layers import EnsembleHead
 
 FEATURE_WIDTH = 128
 _HIDDEN = (128,)  # widths of each head's hidden layers, behind the features phi(s) that both heads share

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
-from vla_rl.policies.heads import EnsembleHead, scaled
+from vla_rl.policies.layers import EnsembleHead, scaled
 
 _LEAST_SCALE = 1e-2
 _HIDDEN = (256, 256)  # widths of the hidden layers, each with a LayerNorm

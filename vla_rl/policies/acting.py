@@ -1,7 +1,6 @@
 """A trainable policy behind the loop's `Policy` protocol. Numpy in, numpy out; one instance belongs to one thread."""
 
 import copy
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -11,18 +10,16 @@ import torch
 from torch import Tensor
 
 from vla_rl.core.flow_sampling import flow_noise
-from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.policy_spec import padded_with_mean
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.policies.checkpoint import save_policy
 
 if TYPE_CHECKING:
+    from vla_rl.policies.base import Inputs
     from vla_rl.policies.choosing import Chooser
     from vla_rl.policies.trainable import TrainablePolicy
 
 _EXPLORATION_SEED = 0x51ED270B  # so that an offset is not the noise of the draw
-
-Inputs = tuple[dict[str, Tensor], Tensor, Tensor]
-"""Images, state and text of one observation, [1, ...]."""
 
 
 def exploration_noise(seed: int, tick: int, action_dim: int) -> Float32Array:
@@ -37,7 +34,7 @@ class Draw(NamedTuple):
     [1, d, A] or nothing.
     """
 
-    inputs: Inputs
+    inputs: "Inputs"
     tick: Tensor
     noise: Tensor
     committed: Tensor | None
@@ -81,11 +78,7 @@ class ActingPolicy:
             folder: Made if missing; a policy in it is replaced.
             meta: Plain data to keep beside it.
         """
-        folder = Path(folder)
-        shutil.rmtree(folder / CRITIC_FOLDER, ignore_errors=True)
-        if self.chooser is not None:
-            self.chooser.save(folder / CRITIC_FOLDER)
-        self.model.save(folder, {"policy_version": self.version, **(meta or {})})
+        save_policy(Path(folder), self.model, self.chooser, {"policy_version": self.version, **(meta or {})})
 
     def asking(self, ask: Callable[[Draw], Tensor], noise_seed: int | None = None) -> Self:
         """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""
@@ -142,15 +135,15 @@ class ActingPolicy:
             actions[:, : fixed.shape[1]] = fixed[:, : actions.shape[1]]
         return self._chunk(observation, actions)
 
-    def _drawn(self, inputs: Inputs, tick: Tensor, noise: Tensor, committed: Tensor | None) -> Tensor:
+    def _drawn(self, inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None) -> Tensor:
         if self.chooser is not None:
             return self.chooser.draw(self.model, inputs, tick, noise, committed)
         return self._draw(inputs, noise, committed)
 
-    def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:
+    def _draw(self, inputs: "Inputs", noise: Tensor, committed: Tensor | None) -> Tensor:
         return self.model.draw(*inputs, noise, committed)
 
-    def _inputs(self, observation: Observation) -> Inputs:
+    def _inputs(self, observation: Observation) -> "Inputs":
         self.model.spec.check(observation)
         images = {name: self._tensor(observation.images[name]) for name in self.model.spec.cameras}
         return (

@@ -9,32 +9,23 @@ a rising share of the edit, and may lose something for being new.
 The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969. An edit may also act without a critic:
 then the policy draws once, and there is nothing to choose; only then may it be one of the noise.
 
-Critic and edit lie in the folder of the policy that they were trained on and are loaded with it.
+Critic and edit lie in the folder of the policy that they were trained on (`vla_rl.policies.checkpoint`).
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.config import config_from_dict, config_to_dict
-from vla_rl.core.errors import CheckpointError, ConfigError, one_line
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.flow_sampling import LEAST_VARIED, edit_shares
-from vla_rl.core.metadata import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, EDIT, read_weights, write_weights
-from vla_rl.policies.editing import Edit, EditConfig
-from vla_rl.policies.features import example_row, flat_features
-from vla_rl.policies.heads import EnsembleHead, scaled
-from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.base import example_row, flat_features
+from vla_rl.policies.editing import Edit
+from vla_rl.policies.layers import EnsembleHead, Normalizer, scaled
 
 if TYPE_CHECKING:
-    from vla_rl.policies.acting import Inputs
-    from vla_rl.policies.trainable import TrainablePolicy
-
-FOLDER = CRITIC_FOLDER
+    from vla_rl.policies.base import BasePolicy, Inputs
 
 
 @dataclass(frozen=True)
@@ -101,7 +92,7 @@ class ChunkCritic(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, model: "TrainablePolicy", config: ChunkCriticConfig) -> None:
+    def __init__(self, model: "BasePolicy", config: ChunkCriticConfig) -> None:
         super().__init__()
         if config.chunk_ticks > model.horizon:
             raise ConfigError(
@@ -163,63 +154,20 @@ class Chooser:
         self.edit = None if edit is None else edit.eval()
         self.ticks = ticks if critic is None else critic.config.chunk_ticks
 
-    def save(self, folder: Path) -> None:
-        """Write all of it, weights first, config.json last."""
-        about = {
-            "format": CRITIC_FORMAT,
-            "format_version": CRITIC_VERSION,
-            "config": None if self.critic is None else config_to_dict(self.critic.config),
-            "choice": config_to_dict(self.config),
-            "edit": None,
-            "ticks": self.ticks,
-        }
-        judge = {} if self.critic is None else self.critic.state_dict()
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in judge.items()}
-        if self.edit is not None:
-            about["edit"] = config_to_dict(self.edit.config)
-            tensors |= {EDIT + name: tensor.cpu().contiguous() for name, tensor in self.edit.state_dict().items()}
-        write_weights(folder, "critic", safetensors.torch.save(tensors), about)
-
-    @classmethod
-    def load(cls, folder: Path, model: "TrainablePolicy", device: str = "cpu") -> Self:
-        """The chooser in a folder, for the policy beside it, on that policy's device.
-
-        Raises:
-            CheckpointError: if it is damaged, of another version or of another policy.
-        """
-        about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
-        try:
-            critic, edit = None, None
-            weights = safetensors.torch.load(content)
-            if not all(tensor.isfinite().all() for tensor in weights.values()):
-                raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
-            if about["config"] is not None:
-                critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"])).to(device)
-                critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
-            choice = config_from_dict(ChoiceConfig, about["choice"])
-            if about["edit"] is not None:
-                edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
-                edit.load_state_dict(
-                    {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
-                )
-            return cls(critic, choice, edit, int(about["ticks"]))
-        except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{folder} holds no critic that fits its policy: {one_line(error)}") from error
-
     def noise_rows(self, horizon: int) -> int:
         """Rows of noise of one choice: of every candidate those of a draw, then one for its offset."""
         return self.config.draws * (horizon + 1)
 
     @torch.no_grad()
     def draw(
-        self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
+        self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> Tensor:
         """The chosen chunks, [B, H, A], raw units. Arguments as of `weighed`."""
         return best(*self.weighed(model, inputs, tick, noise, committed))
 
     @torch.no_grad()
     def weighed(
-        self, model: "TrainablePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
+        self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """All candidates and what is thought of each, see `judged`.
 
@@ -251,7 +199,7 @@ class Chooser:
     @torch.no_grad()
     def judged(
         self,
-        model: "TrainablePolicy",
+        model: "BasePolicy",
         features: Tensor,
         tick: Tensor,
         noise: Tensor,
@@ -290,7 +238,7 @@ class Chooser:
         enough = torch.as_tensor(done, device=value.device) <= horizon - self.ticks  # actions are left to judge
         return candidates, value.where(enough, 0.0)
 
-    def _offsets(self, critic: ChunkCritic, model: "TrainablePolicy", noise: Tensor) -> Tensor:
+    def _offsets(self, critic: ChunkCritic, model: "BasePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,
         nor in discrete dimensions.
         """

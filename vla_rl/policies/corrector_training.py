@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode
 from vla_rl.core.validation import check_ranges
-from vla_rl.policies.augmentation import random_shift
+from vla_rl.policies.base import Indicator, random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
 from vla_rl.policies.encoders import CameraEncoder
 from vla_rl.policies.flow_vla.model import FlowVLA, need_flow_vla
-from vla_rl.policies.normalization import Normalizer
-from vla_rl.policies.trainable import Indicator, TrainablePolicy
+from vla_rl.policies.layers import Normalizer
+from vla_rl.policies.trainable import TrainablePolicy
 
 _FRAMES_AT_ONCE = 256
 

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.policies.features import example_row
-from vla_rl.policies.heads import scaled
-from vla_rl.policies.normalization import Normalizer
+from vla_rl.policies.base import example_row
+from vla_rl.policies.layers import Normalizer, scaled
 
 if TYPE_CHECKING:
-    from vla_rl.policies.trainable import TrainablePolicy
+    from vla_rl.policies.base import BasePolicy
 
 
 _LEAST_SCALE = 1e-2
@@ -58,7 +57,7 @@ class Edit(nn.Module):
     scale: Tensor
     moved: Tensor
 
-    def __init__(self, model: "TrainablePolicy", config: EditConfig | None = None) -> None:
+    def __init__(self, model: "BasePolicy", config: EditConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or EditConfig()
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)

@@ -9,10 +9,8 @@ from vla_rl.core.metadata import critic_of
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import find
-from vla_rl.policies import choosing
 from vla_rl.policies.acting import ActingPolicy
-from vla_rl.policies.checkpoint import check_spec
-from vla_rl.policies.lerobot_adapter.folder import is_lerobots
+from vla_rl.policies.checkpoint import check_spec, load_chooser
 from vla_rl.policies.trainable import TrainablePolicy
 
 
@@ -59,8 +57,13 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
     if (critic := critic_of(folder)) is not None:
         if not isinstance(policy, ActingPolicy):
             raise CheckpointError(f"{folder}: a policy of kind {model.config.kind!r} cannot choose among its draws")
-        policy.chooser = choosing.Chooser.load(critic, model, device)
+        policy.chooser = load_chooser(critic, model, device)
     return policy
+
+
+def is_lerobots(description: Any) -> bool:
+    """Whether a config.json describes a policy of lerobot's."""
+    return isinstance(description, dict) and "type" in description and "format" not in description
 
 
 def _kind(folder: Path) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import CachedEpisode, FrameCache

@@ -6,7 +6,7 @@ from typing import Any
 
 from robot_io.gate import GateConfig
 from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
-from vla_rl.algorithms.config import Learning
+from vla_rl.algorithms.base import Learning
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import ConfigError
@@ -14,7 +14,7 @@ from vla_rl.core.validation import check_ranges
 from vla_rl.data.cache import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
-from vla_rl.policies.trainable import PolicyConfig
+from vla_rl.policies.base import PolicyConfig
 from vla_rl.training.plan import BudgetConfig
 
 FULL_PRECISION = "torch"

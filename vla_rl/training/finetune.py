@@ -20,7 +20,8 @@ from vla_rl.core.validation import check_ranges
 from vla_rl.data.cache import RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping
-from vla_rl.policies.trainable import PolicyConfig, TrainablePolicy
+from vla_rl.policies.base import PolicyConfig
+from vla_rl.policies.trainable import TrainablePolicy
 from vla_rl.training.records import open_records
 
 if TYPE_CHECKING:
@@ -151,11 +152,11 @@ def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
 
 def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -> None:
     """Refuse episodes that cannot be learned from together, by this algorithm and by the policy to start from."""
-    from vla_rl.algorithms.base import find_algorithm, require_of_policy
     from vla_rl.data.cache_files import common_layout
     from vla_rl.data.statistics import spec_of
     from vla_rl.policies.folders import load_model, policy_class
     from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig, is_lerobots_own
+    from vla_rl.training.algorithms import find_algorithm, require_of_policy
 
     start, algorithm = Path(config.start), find_algorithm(config.algorithm)
     model = load_model(start)[0] if config.start and not is_lerobots_own(start) else None
@@ -268,8 +269,8 @@ def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache")
     """The configured algorithm on the policy that the run starts from, or on a new one."""
     import torch
 
-    from vla_rl.algorithms.base import make_algorithm
-    from vla_rl.algorithms.seeds import derived_seed
+    from vla_rl.algorithms.sampling import derived_seed
+    from vla_rl.training.algorithms import make_algorithm
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))

@@ -18,16 +18,16 @@ from torch import Tensor
 
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
 from vla_rl.core.metadata import critic_of
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.policies.base import BasePolicy, draw_from_flat
+from vla_rl.policies.checkpoint import load_chooser
 from vla_rl.policies.choosing import Chooser, ChunkCriticConfig, best
-from vla_rl.policies.features import draw_from_flat
 from vla_rl.policies.folders import load_model
-from vla_rl.policies.trainable import TrainablePolicy
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
 from world_model.feature_dynamics import fit_dynamics
@@ -73,7 +73,7 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
     if not own_episodes(learner):
         raise UserError(f"{run} holds no episodes of a policy; let it practise a round before policies are compared")
     critic = critic_of(policy)
-    chooser = None if critic is None else Chooser.load(critic, learner.model, config.device)
+    chooser = None if critic is None else load_chooser(critic, learner.model, config.device)
     return foretell(learner, chooser, episodes)
 
 
@@ -105,9 +105,7 @@ def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
     return [episode for episode in learner.data.cache.episodes if episode.policy_version >= 0]
 
 
-def _act(
-    model: TrainablePolicy, chooser: Chooser | None, features: Tensor, tick: int, generator: torch.Generator
-) -> Tensor:
+def _act(model: BasePolicy, chooser: Chooser | None, features: Tensor, tick: int, generator: torch.Generator) -> Tensor:
     """The chunks [B, H, A], raw, that a policy plays where it sees features [B, F]."""
     rows = model.horizon if chooser is None else chooser.noise_rows(model.horizon)
     noise = torch.randn(len(features), rows, model.spec.action_dim, generator=generator).to(features)

@@ -24,6 +24,7 @@ from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CachedEpisode, FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.training.algorithms import save_learned
 from vla_rl.training.checkpoint import save_checkpoint
 from vla_rl.training.people import quality_by_operator
 from vla_rl.training.plan import Stage
@@ -108,7 +109,7 @@ class LearningRun:
         if quality := quality_by_operator(self.cache, self.store, learner.trace, learner.config.chunk_ticks):
             self._publish_once("operators", stage, quality)
         self._after_last_step(learner, stage)
-        learner.save_policy(self._policy_of(stage), stage.policy_version)
+        save_learned(learner, self._policy_of(stage), stage.policy_version)
 
     def _refuse_divergence(self, logs: Mapping[str, float], stage: Stage, done: int) -> None:
         """Weights that are no numbers any more must not take the place of good ones."""

@@ -61,8 +61,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         UserError: for what cannot be built.
     """
     from vla_rl.acting.demonstrations import check_demonstrations
-    from vla_rl.algorithms.base import find_algorithm
     from vla_rl.policies.folders import policy_class
+    from vla_rl.training.algorithms import find_algorithm
     from vla_rl.training.ranks import rank_and_count
     from vla_rl.training.simulator import SimulatorWorker
 
@@ -101,7 +101,7 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
 
 def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
     """Refuse a strategy, exploration or an algorithm whose requirements policy and run do not meet."""
-    from vla_rl.algorithms.base import find_algorithm
+    from vla_rl.training.algorithms import find_algorithm
 
     name, budget, strategy = config.algorithm, config.budget, find_strategy(config.execution.strategy)
     others = alternatives("strategies", "execution.strategy")
@@ -229,10 +229,10 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
     import torch
 
-    from vla_rl.algorithms.base import make_algorithm
-    from vla_rl.algorithms.seeds import derived_seed
+    from vla_rl.algorithms.sampling import derived_seed
     from vla_rl.data.statistics import data_statistics, scale_notes
     from vla_rl.policies.folders import policy_class
+    from vla_rl.training.algorithms import make_algorithm
 
     statistics = data_statistics(cache, config.execution.discrete_dims)
     for sentence in scale_notes(cache, statistics):
@@ -245,8 +245,8 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
 
 def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
-    from vla_rl.algorithms.base import make_algorithm
     from vla_rl.policies.folders import load_model
+    from vla_rl.training.algorithms import make_algorithm
 
     model, _ = load_model(supervised, expected=spec)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
@@ -270,9 +270,9 @@ def learner_of_run(
     Raises:
         UserError: if there is no such run, or it has no supervised policy yet.
     """
-    from vla_rl.algorithms.base import find_algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
+    from vla_rl.training.algorithms import find_algorithm
 
     folder, config = RunFolder.open(run, RunConfig)
     if not folder.policy_exists(0):

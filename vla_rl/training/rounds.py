@@ -23,6 +23,7 @@ from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder, is_policy
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
+from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.background import BackgroundRollouts
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
@@ -269,7 +270,7 @@ class PracticeRun(LearningRun):
         self._calibrate(learner, stage)
         newest = stage.policy_version - 1
         if (checks := self._checks()) and acting_policy(checks, newest) != newest:
-            learner.adopt_policy(self.folder.policy(newest))
+            adopt_saved(learner, self.folder.policy(newest))
 
     def _calibrate(self, learner: Algorithm, stage: Stage) -> None:
         """How right the critics of the round before are about this round's episodes, before they are trained on them.

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from vla_rl.advantage import Array, effective_samples, normalise, viability
-from vla_rl.algorithms.hierarchical import WeightedLearning
+from vla_rl.algorithms.hierarchical import WeightedCloning, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
-from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.cache import FrameCache
 
@@ -71,7 +70,7 @@ class AdvantageWeightedRegression(WeightedCloning):
     @torch.no_grad()
     def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
         """Exponential weights [B]."""
-        later, samples = self.data.samples(frames, 1)
+        later, samples = self.samples(frames, 1)
         wanted = samples.rollout.cpu().numpy() & (self.updates >= self.config.advantage.warmup_steps)
         value = viability(self.critics.values(frames, later, wanted).viability_logit)
         returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
@@ -91,6 +90,6 @@ class AdvantageWeightedRegression(WeightedCloning):
         del cache
         value = viability(self.critics.evaluate(frames)[0])
         returns = self.data.tensor(self.data.discounted_return(frames, self.discount))
-        _, samples = self.data.samples(frames, 1)
+        _, samples = self.samples(frames, 1)
         weight = torch.where(samples.rollout, exponential_weight(returns, value, self.config.awr), 1.0)
         return {"discounted_value": value.cpu().numpy(), "weight": weight.cpu().numpy()}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.critics.backbones import Backbone
-from vla_rl.policies.heads import EnsembleHead
+from vla_rl.policies.layers import EnsembleHead
 
 
 @dataclass(frozen=True)

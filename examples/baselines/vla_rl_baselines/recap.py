@@ -15,18 +15,21 @@ import torch
 from torch import Tensor
 
 from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimizer
-from vla_rl.algorithms.cloning import Cloning
-from vla_rl.algorithms.config import CloningLearning
-from vla_rl.algorithms.critic_steps import CriticSteps, CriticTrainingConfig
-from vla_rl.algorithms.hierarchical import CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY
+from vla_rl.algorithms.cloning import Cloning, CloningLearning
+from vla_rl.algorithms.hierarchical import (
+    CRITIC_GRADIENT_NORM,
+    CRITIC_LEARNING_RATE,
+    CRITIC_WEIGHT_DECAY,
+    CriticSteps,
+    CriticTrainingConfig,
+)
 from vla_rl.algorithms.round_data import Frames
-from vla_rl.algorithms.seeds import derived_seed, torch_generator
+from vla_rl.algorithms.sampling import MixtureSampler, derived_seed, torch_generator
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import ActorKind
-from vla_rl.critics.backbones import Backbone, make_backbone
+from vla_rl.critics.backbones import make_backbone
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.sampler import MixtureSampler
-from vla_rl.policies.trainable import Indicator
+from vla_rl.policies.base import Indicator
 from vla_rl_baselines.distributional import (
     DistributionalConfig,
     DistributionalCritic,
@@ -108,10 +111,10 @@ class Recap(Cloning):
     def required(cls, learning: RecapLearning) -> frozenset[str]:
         return cls.requires | ({"features"} if learning.recap.critic.backbone == "policy" else set())
 
-    def build_critics(self, cache: FrameCache, backbone: Backbone | None) -> None:
+    def build_critics(self, cache: FrameCache) -> None:
         del cache
         config, training = self.config.recap.critic, self.config.critic_training
-        backbone = backbone or make_backbone(config.backbone, self.model)
+        backbone = make_backbone(config.backbone, self.model)
         self.critic = DistributionalCritic(backbone, config).to(next(self.model.parameters()).device)
         self._optimizer = make_optimizer(self.critic, CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY)
         self.critic_steps = CriticSteps(training)
@@ -210,7 +213,7 @@ class Recap(Cloning):
         if self._critic_sampler is None:
             return
         training = self.config.critic_training
-        frames, _ = self._critic_sampler.sample(self._critic_updates, training.batch_size)
+        frames = self._critic_sampler.sample(self._critic_updates, training.batch_size)
         generator = torch_generator(self.seed, "critic noise", self._critic_updates)
         logits = self.critic(*self.data.inputs(frames, generator))
         returns = self._returns(frames)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from vla_rl.advantage import Array, HorizonConfig, effective_samples, normalise, viability
-from vla_rl.algorithms.hierarchical import WeightedLearning
+from vla_rl.algorithms.hierarchical import WeightedCloning, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
-from vla_rl.algorithms.weighted import WeightedCloning
 from vla_rl.core.errors import ConfigError
 from vla_rl.data.cache import FrameCache
 
@@ -71,7 +70,7 @@ class ThresholdFilter(WeightedCloning):
     @torch.no_grad()
     def weigh(self, frames: Frames) -> tuple[Tensor, dict[str, float]]:
         """Weights [B], equal for the kept and 0 for the dropped."""
-        _, samples = self.data.samples(frames, 1)
+        _, samples = self.samples(frames, 1)
         kept = ~samples.rollout | samples.success  # while the value is young
         if self.updates >= self.config.advantage.warmup_steps and bool(samples.rollout.any()):
             kept = self._keep(frames, samples.rollout.cpu().numpy()) | ~samples.rollout
@@ -83,13 +82,13 @@ class ThresholdFilter(WeightedCloning):
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Value and weight of frames of the present round, float [B] each."""
         del cache
-        _, samples = self.data.samples(frames, 1)
+        _, samples = self.samples(frames, 1)
         kept = self._keep(frames, np.ones(len(frames), dtype=bool)) | ~samples.rollout
         value = viability(self.critics.evaluate(frames)[0])
         return {"discounted_value": value.cpu().numpy(), "weight": kept.float().cpu().numpy()}
 
     def _keep(self, frames: Frames, wanted: np.ndarray) -> Tensor:
-        later, samples = self.data.samples(frames, self.config.advantage.advantage_horizon)
+        later, samples = self.samples(frames, self.config.advantage.advantage_horizon)
         values = self.critics.values(frames, later, wanted)
         # An episode ends with its last step, so that its s' is the end itself, not the last observation.
         reward = (samples.ended & samples.success).float()

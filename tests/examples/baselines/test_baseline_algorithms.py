@@ -12,11 +12,11 @@ from vla_rl_baselines.distributional import DistributionalConfig
 from vla_rl_baselines.recap import improvement_indicator, n_step_advantage
 from vla_rl_baselines.threshold import ThresholdConfig, keep
 
-from vla_rl.algorithms.base import make_algorithm
 from vla_rl.cli.main import main
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import ActorKind
-from vla_rl.policies.trainable import Indicator
+from vla_rl.policies.base import Indicator
+from vla_rl.training.algorithms import make_algorithm
 
 
 @pytest.mark.parametrize("name", ["awr", "threshold"])

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
-from vla_rl.policies.normalization import Normalizer
-from vla_rl.policies.trainable import PolicyBatch, PolicyConfig, TrainablePolicy
+from vla_rl.policies.base import PolicyBatch, PolicyConfig
+from vla_rl.policies.layers import Normalizer
+from vla_rl.policies.trainable import TrainablePolicy
 
 
 @dataclass(frozen=True)

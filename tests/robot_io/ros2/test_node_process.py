@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.choosing import FOLDER as CRITIC_FOLDER
+from vla_rl.policies.checkpoint import save_chooser
 from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
@@ -142,7 +143,7 @@ def choosing_policy(folder: Path) -> None:
         layer.weight[0, height] = torch.tensor([1e-4, -1e-4])  # small: to a LayerNorm nearly all else is alike
         critic.head.out.weight[0, :, 0] = torch.tensor([1.0, -1.0])
         edit.net[-1].bias[2] = 1e4
-    Chooser(critic, ChoiceConfig(draws=3, offset=0.0, graded_edit=True), edit).save(folder / CRITIC_FOLDER)
+    save_chooser(folder / CRITIC_FOLDER, Chooser(critic, ChoiceConfig(draws=3, offset=0.0, graded_edit=True), edit))
     model.save(folder, {"policy_version": 0})
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.validation import check_ranges
+from vla_rl.policies.base import PolicyConfig
 from vla_rl.policies.encoders import TextConfig, VisionConfig
-from vla_rl.policies.trainable import PolicyConfig
 
 _PER_CONVOLUTION = ("widths", "kernels", "strides")
 

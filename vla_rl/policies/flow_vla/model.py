@@ -19,12 +19,13 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.policies.encoders import VOCABULARY, FiLM, TextConfig, TextEncoder, VisionEncoder
+from vla_rl.policies.base import Indicator, PolicyBatch
+from vla_rl.policies.encoders import VOCABULARY, FiLM, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
-from vla_rl.policies.normalization import Normalizer
-from vla_rl.policies.trainable import Indicator, PolicyBatch, TrainablePolicy
+from vla_rl.policies.layers import Normalizer
+from vla_rl.policies.trainable import TrainablePolicy
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
 _BACKBONE = "backbone"  # its description, in the policy's folder; its weights are among the policy's
@@ -141,9 +142,9 @@ class FlowVLA(TrainablePolicy):
         return cls(config, spec, statistics, pretrained)
 
     @property
-    def text_config(self) -> TextConfig:
-        """See `TrainablePolicy.text_config`."""
-        return self.config.text
+    def max_words(self) -> int:
+        """See `BasePolicy.max_words`."""
+        return self.config.text.max_words
 
     @property
     def vocabulary(self) -> int:

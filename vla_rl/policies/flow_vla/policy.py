@@ -5,9 +5,9 @@ from torch import Tensor
 
 from vla_rl.core.flow_sampling import guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.policies.acting import ActingPolicy, Inputs
+from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.base import Inputs, flat_features
 from vla_rl.policies.choosing import best
-from vla_rl.policies.features import flat_features
 from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.guidance import sample_guided
 

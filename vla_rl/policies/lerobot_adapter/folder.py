@@ -21,6 +21,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import announced
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import check_version, plain_name
+from vla_rl.policies.folders import is_lerobots
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2
@@ -43,11 +44,6 @@ def is_lerobots_own(folder: Path) -> bool:
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
     return is_lerobots(description) and not (folder / OURS).exists()
-
-
-def is_lerobots(description: Any) -> bool:
-    """Whether a config.json describes a policy of lerobot's."""
-    return isinstance(description, dict) and "type" in description and "format" not in description
 
 
 def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> None:

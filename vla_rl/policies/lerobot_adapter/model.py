@@ -15,6 +15,7 @@ from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.normalization import Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
+from vla_rl.policies.base import PolicyBatch, PolicyConfig
 from vla_rl.policies.lerobot_adapter.folder import (
     IMAGE_PREFIX,
     OURS,
@@ -27,7 +28,7 @@ from vla_rl.policies.lerobot_adapter.folder import (
     write_folder,
 )
 from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
-from vla_rl.policies.trainable import PolicyBatch, PolicyConfig, TrainablePolicy
+from vla_rl.policies.trainable import TrainablePolicy
 
 # What lerobot takes for pictures if a dataset does not say otherwise.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "min": (0.0,) * 3, "max": (1.0,) * 3}

@@ -43,7 +43,7 @@ ALGORITHMS = {
         "algorithm=imagined_edit",
         "exploration=0.1",
         "budget.steps_per_round=650",
-        "learning.teach_steps=250",
+        "learning.distill_steps=250",
         "environments_per_worker=32",
         *WHOLE_EDITS,
     ],

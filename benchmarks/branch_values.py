@@ -19,7 +19,7 @@ from benchmarks.cells import Cells
 from benchmarks.ladder import TrueDynamics
 from benchmarks.runs import Cell
 from benchmarks.statistics import bootstrap_interval
-from vla_rl.algorithms.imagined_edit import SPREAD, ImaginedEdit, Starts, World
+from vla_rl.algorithms.imagined_edit import ACTION_STD, ImaginedEdit, Starts, World
 from vla_rl.algorithms.sampling import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.training.practice import learner_of_run
@@ -87,9 +87,9 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
     fitted = learner.fit_world(torch_generator(config.seed, "branch values", 0))
     chosen = torch.randint(len(fitted.starts.tick), (groups,), generator=torch_generator(config.seed, "starts", 0))
     starts = Starts(*(part[chosen].repeat_interleave(draws, 0) for part in fitted.starts))
-    edit, tried = learner.edit, torch_generator(config.seed, "tried", 0)
-    offset = torch.randn(len(starts.tick), len(edit.moved), generator=tried) * edit.moved
-    offset = edit.raw(SPREAD * offset)[:, None]
+    residual, tried = learner.residual, torch_generator(config.seed, "tried", 0)
+    offset = torch.randn(len(starts.tick), len(residual.moved), generator=tried) * residual.moved
+    offset = residual.raw(ACTION_STD * offset)[:, None]
     values = {}
     for name, kind in (("learnt", ImaginedEdit), ("true", TrueDynamics)):
         world = kind.world(learner, fitted, torch_generator(config.seed, "noise", 0))

@@ -97,7 +97,7 @@ def _options(algorithm: str, steps: int) -> list[str]:
     cloned, changes = steps, [f"steps={steps}"]
     if algorithm == "imagined_edit":
         cloned -= _CRITIC_STEPS
-        changes += ["--config", "offline", f"learning.teach_steps={cloned}"]
+        changes += ["--config", "offline", f"learning.distill_steps={cloned}"]
     return [*changes, f"learning.actor.decay_steps={cloned}"]
 
 

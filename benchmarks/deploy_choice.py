@@ -60,13 +60,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             times = {name: block_ms(policy, observation) for name, policy in policies.items()}
             if block:  # the first one warms up
                 blocks.append(times)
-        decide_ms = {str(draws): _decide_ms(policies[f"onnx {draws} edited"]) for draws in DRAWS}
+        decide_ms = {str(draws): _decide_ms(policies[f"onnx {draws} adjusted"]) for draws in DRAWS}
     rows = []
     for name in policies:
-        how, draws, edits = name.split()
+        how, draws, residuals = name.split()
         ratio = statistics.median(times[name] / times[f"{how} 0 -"] for times in blocks)
         wall_ms = statistics.median(times[name] for times in blocks)
-        rows.append({"kind": how, "draws": int(draws), "edit": edits == "edited", "ms": wall_ms, "ratio": ratio})
+        rows.append({"kind": how, "draws": int(draws), "edit": residuals == "edited", "ms": wall_ms, "ratio": ratio})
     return {"policy": str(_CONFIG), "blocks": options.blocks, "choices": rows, "decide_ms": decide_ms}
 
 
@@ -83,32 +83,34 @@ def _decide_ms(policy: Any) -> float:
 
 
 def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
-    """By kind, draws (0: the plain policy) and whether candidates are edited."""
+    """By kind, draws (0: the plain policy) and whether candidates are adjusted."""
     from deploy_trt.export import export_policy
     from deploy_trt.runtime import load_deployed
     from vla_rl.core.metadata import CRITIC_FOLDER
-    from vla_rl.policies.checkpoint import save_chooser
-    from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic
-    from vla_rl.policies.editing import Edit
+    from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic
+    from vla_rl.policies.checkpoint import save_selector
+    from vla_rl.policies.residual import Residual
 
     plain = folder / "plain"
     export_policy(model, plain, {})
     found: dict[str, Policy] = {"torch 0 -": model.acting(), "onnx 0 -": load_deployed(plain, require="ort-cpu")}
     for draws in DRAWS:
-        for name, edit in (("drawn", None), ("edited", Edit(model))):
-            chooser = Chooser(ChunkCritic(model, learning.critic), ChoiceConfig(draws=draws, offset=0.0), edit)
+        for name, residual in (("drawn", None), ("edited", Residual(model))):
+            selector = BestOfN(
+                ChunkCritic(model, learning.critic), BestOfNConfig(num_samples=draws, offset_std=0.0), residual
+            )
             place = folder / f"{draws}-{name}"
-            save_chooser(place / CRITIC_FOLDER, chooser)
+            save_selector(place / CRITIC_FOLDER, selector)
             export_policy(model, place / "out", {}, policy_folder=place)
             acting = model.acting()
-            acting.chooser = chooser
+            acting.selector = selector
             found |= {f"torch {draws} {name}": acting}
             found |= {f"onnx {draws} {name}": load_deployed(place / "out", require="ort-cpu")}
     return found
 
 
 def ratios(cell: dict[str, Any]) -> dict[str, float]:
-    """The scalars of the result: how many times as long as without a choice a chunk takes, with the edit."""
+    """The scalars of the result: how many times as long as without a choice a chunk takes, with the residual."""
     return {f"choose_{row['draws']}_{row['kind']}": row["ratio"] for row in cell["choices"] if row["edit"]}
 
 
@@ -123,12 +125,12 @@ def lines_of(cell: dict[str, Any] | None) -> list[str]:
         return ["What it costs to choose among draws: not measured."]
     lines = ["| a chunk | torch, ms | times plain | ONNX Runtime, ms | times plain |", "|---|---|---|---|---|"]
     rows = {(row["kind"], row["draws"], row["edit"]): row for row in cell["choices"]}
-    for draws, edits in sorted({(draws, edits) for _, draws, edits in rows}):
-        label = f"best of {draws}{', edited' if edits else ''}" if draws else "one draw"
-        columns = (rows[kind, draws, edits] for kind in ("torch", "onnx"))
+    for draws, residuals in sorted({(draws, residuals) for _, draws, residuals in rows}):
+        label = f"best of {draws}{', adjusted' if residuals else ''}" if draws else "one draw"
+        columns = (rows[kind, draws, residuals] for kind in ("torch", "onnx"))
         cells = " | ".join(f"{row['ms']:.2f} | {row['ratio']:.1f}" for row in columns)
         lines.append(f"| {label} | {cells} |")
-    described = "Policy, critic and edit of `configs/alone.yaml`, one thread; medians of blocks that take turns."
+    described = "Policy, critic and residual of `configs/alone.yaml`, one thread; medians of blocks that take turns."
     decided = [f"{ms:.2f} ms among {draws} candidates" for draws, ms in cell.get("decide_ms", {}).items()]
     decision = [f"A decision takes {' and '.join(decided)}."] if decided else []
     return [*lines, "", described, *decision]

@@ -31,7 +31,7 @@ _TINY = [
 _TINY += ["budget.demonstrations=2", "budget.episodes_per_round=2", "budget.steps_per_round=3"]
 _TINY += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
-_BRIEFLY_IMAGINED += ["learning.teach_steps=2"]
+_BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
 # As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
 _DEMO += ["task.difficulty=0", "task.declare.max_episode_steps=70"]
@@ -60,7 +60,7 @@ SMALLER_PYTHON = {
     "episodes_per_round=150": "episodes_per_round=2",
     "practice.rounds(3)": "practice.rounds(1)",
     'out="runs/peg"': 'out="runs/peg", settings={"budget.steps_per_round": 2, "budget.evaluation_episodes": 2, '
-    '"learning.teach_steps": 1, "learning.actor.warmup_steps": 1, "learning.dynamics.steps": 2, '
+    '"learning.distill_steps": 1, "learning.actor.warmup_steps": 1, "learning.dynamics.steps": 2, '
     '"learning.value.steps": 2, "learning.branches.updates": 1}',
 }
 # Run by tests of their own, under the same arguments.

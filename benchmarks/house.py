@@ -189,7 +189,7 @@ def digests() -> dict[str, str]:
         for method in _OF_OUTCOMES:
             changes = [change for change in METHODS[method] if not change.startswith("budget.")]
             if method == "imagined_edit":
-                changes += ["learning.teach_steps=20", "learning.actor.precision=float32"]
+                changes += ["learning.distill_steps=20", "learning.actor.precision=float32"]
             shared = ["--from", str(folder / "base"), "budget.rounds=1"]
             _verb(["train", *_ALONE, *changes, *shared], folder / method)
         _verb(["finetune", "--data", str(folder / "habc"), *_FINETUNE], folder / "finetune")

@@ -1,11 +1,11 @@
 """What imagined branches add to practice without a person, at equal real episodes; nothing else differs.
 
-*With* is `imagined_edit`, *without* `unimagined`, which teaches and chooses as it does and has no edit, both measured
-by `python -m benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. Beside them stand
-pairs whose twin is in no haste, those of bold edits, and those that teach their policy nothing. This gathers the pairs
-and measures the speed of branches.
-What is to blame for what imagination does not reach is read from the ladder and from the values of branches, see
-`benchmarks.ladder` and `benchmarks.branch_values`; whether it orders policies, from `benchmarks.policy_ranking`.
+*With* is `imagined_edit`, *without* `unimagined`, which teaches and chooses as it does and has no residual, both
+measured by `python -m benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. Beside
+them stand pairs whose twin is in no haste, those of bold residuals, and those that teach their policy nothing. This
+gathers the pairs and measures the speed of branches. What is to blame for what imagination does not reach is read from
+the ladder and from the values of branches, see `benchmarks.ladder` and `benchmarks.branch_values`; whether it orders
+policies, from `benchmarks.policy_ranking`.
 """
 
 import argparse
@@ -215,22 +215,22 @@ def _percents(curve: list[float]) -> str:
 
 
 def _speed(folder: Path) -> dict[str, float]:
-    """Chunks a second of imagination alone, without the updates of the edit, on one core: the policy's own draws, the
-    dynamics and the value at their default sizes. What they know does not matter here.
+    """Chunks a second of imagination alone, without the updates of the residual, on one core: the policy's own draws,
+    the dynamics and the value at their default sizes. What they know does not matter here.
     """
     import torch
 
     from vla_rl.algorithms.imagined_edit import BranchConfig, Starts, World, imagine
     from vla_rl.critics.outcome import OutcomeValue
     from vla_rl.policies.base import draw_from_flat, example_row
-    from vla_rl.policies.editing import Edit
     from vla_rl.policies.folders import load_model
+    from vla_rl.policies.residual import Residual
     from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
 
     torch.set_num_threads(1)
     model, _ = load_model(folder)
     ticks, count = 6, 1000
-    edit, generator = Edit(model), torch.Generator().manual_seed(0)
+    residual, generator = Residual(model), torch.Generator().manual_seed(0)
     features = example_row(model) + 0.1 * torch.randn(count, len(example_row(model)), generator=generator)
     actions = torch.randn(count, ticks, model.spec.action_dim, generator=generator)
     lasted = torch.ones(count, dtype=torch.bool)
@@ -243,16 +243,16 @@ def _speed(folder: Path) -> dict[str, float]:
         lambda seen: draw_from_flat(model, seen, torch.randn(len(seen), model.horizon, model.spec.action_dim))[
             :, :ticks
         ],
-        lambda seen, chunk, member: dynamics(seen, edit.action_normalizer.network_input(chunk), member),
+        lambda seen, chunk, member: dynamics(seen, residual.action_normalizer.network_input(chunk), member),
         lambda seen, when, fold: value(torch.cat([seen, when[:, None]], 1), fold),
         members=5,
         chunk_ticks=ticks,
         last_tick=10**6,
     )
     config, starts = BranchConfig(), Starts(features, tick, torch.zeros(count, dtype=torch.int64))
-    imagine(edit, world, starts, config, generator)
+    imagine(residual, world, starts, config, generator)
     started_s = time.process_time()
     for _ in range(_UPDATES):
-        imagine(edit, world, starts, config, generator)
+        imagine(residual, world, starts, config, generator)
     chunks = _UPDATES * config.branches * config.chunks
     return {"branch_chunks_per_s_core": chunks / (time.process_time() - started_s)}

@@ -2,8 +2,8 @@
 blame is read from a table and never guessed.
 
 Every rung starts from the same supervised policy and the same real episodes, imagines as many chunks an update, and is
-played with the edit alone: no critic chooses. The truth is MuJoCo: every real step is played again to its state, and
-branches go on from there, with the pictures that the policy would see.
+played with the residual alone: no critic chooses. The truth is MuJoCo: every real step is played again to its state,
+and branches go on from there, with the pictures that the policy would see.
 
 Example: python -m benchmarks imagination --parts ladder --seeds 0 1 2
 """
@@ -36,8 +36,8 @@ _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as 
 _EDIT_ALONE = [
     "budget.rounds=1",
     "budget.steps_per_round=1",
-    "learning.choice.draws=1",
-    "learning.teach_steps=0",
+    "learning.best_of_n.num_samples=1",
+    "learning.distill_steps=0",
     *PATIENT,
 ]
 _TRUE = "algorithm=benchmarks.ladder:TrueDynamics"
@@ -58,7 +58,7 @@ ABLATIONS: dict[str, tuple[str, list[str]]] = {
     "one_chunk": ("one chunk", ["learning.branches.chunks=1", "learning.branches.branches=1536"]),
     "eight_chunks": ("eight chunks", ["learning.branches.chunks=8", "learning.branches.branches=192"]),
     "one_member": ("one network of dynamics instead of five", ["learning.dynamics.members=1"]),
-    "free": ("no cost on the distance from no edit", ["learning.branches.distance_cost=0"]),
+    "free": ("no cost on the distance from no residual", ["learning.branches.kl_coef=0"]),
     "no_failures": (
         "dynamics that have not seen the failures of practice",
         ["algorithm=benchmarks.ladder:WithoutFailures"],
@@ -254,7 +254,7 @@ def table(found: list[dict[str, Any]]) -> str:
     """Markdown: one row per rung of the ladder and per ablation."""
     seeds = sorted({cell["seed"] for cell in found})
     rows = [
-        "| one round of practice, the edit alone | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
+        "| one round of practice, the residual alone | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
         "|---|" + "---|" * len(seeds),
     ]
     before = {cell["seed"]: cell["supervised"] for cell in found}

@@ -41,7 +41,7 @@ _OURS = [  # as many gradient steps of the policy as the others; those of the cr
     "algorithm=imagined_edit",
     "exploration=0.1",
     "budget.steps_per_round=650",
-    "learning.teach_steps=250",
+    "learning.distill_steps=250",
     *_CUT,
     "learning.discount=0.997",
 ]

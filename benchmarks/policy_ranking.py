@@ -1,8 +1,8 @@
 """Does what is foretold of policies order them as reality does?
 
 Two runs of practice alone start from one supervised policy and practice in different ways (`outcomes`). The real
-episodes of each run predict the success of the other run's policies (`vla_rl.training.foretelling`), which did not play
-them. The benchmark compares the prediction with the success on the evaluation seeds.
+episodes of each run predict the success of the other run's policies (`vla_rl.training.policy_ranking`), which did not
+play them. The benchmark compares the prediction with the success on the evaluation seeds.
 """
 
 import functools
@@ -47,11 +47,11 @@ def measure(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
 def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    from vla_rl.training.foretelling import foretell_success
+    from vla_rl.training.policy_ranking import predict_success
 
     torch.set_num_threads(1)
     version = evaluated["policy_version"]
-    found = foretell_success(lender, RunFolder(run).policy(version), EPISODES)
+    found = predict_success(lender, RunFolder(run).policy(version), EPISODES)
     return {
         "task": RunFolder(run).read_summary()["task"],
         **about,

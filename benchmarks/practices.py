@@ -33,11 +33,11 @@ _ON_POLICY = [  # as many episodes in more rounds
 ]
 PATIENT = ["learning.discount=1"]
 # Every draw is moved by the whole edit, and what is new costs nothing.
-WHOLE_EDITS = ["learning.choice.graded_edit=false", "learning.choice.novelty_cost=0"]
+WHOLE_EDITS = ["learning.best_of_n.graded_residual=false", "learning.best_of_n.ood_penalty=0"]
 BOLD = [*PATIENT, *WHOLE_EDITS]
-_UNTAUGHT = [*BOLD, "learning.teach_steps=0", "learning.actor.precision=float32"]
+_UNTAUGHT = [*BOLD, "learning.distill_steps=0", "learning.actor.precision=float32"]
 _TAUGHT = [  # as `imagined_edit` teaches
-    "learning.teach_steps=400",
+    "learning.distill_steps=400",
     "learning.actor.batch_size=128",
     "learning.actor.warmup_steps=50",
     "learning.actor.decay_steps=400",
@@ -47,12 +47,12 @@ _TAUGHT = [  # as `imagined_edit` teaches
 METHODS = {
     "imagined_edit": [],
     "imagined_edit_1200": ["budget.rounds=8"],
-    "graded": [*PATIENT, "learning.choice.novelty_cost=0.3"],
+    "graded": [*PATIENT, "learning.best_of_n.ood_penalty=0.3"],
     "bold": BOLD,
     "bold_1200": [*BOLD, "budget.rounds=8"],
     "bold_hurried": WHOLE_EDITS,
     "untaught": _UNTAUGHT,
-    "edit": [*_UNTAUGHT, "learning.choice.draws=1"],  # without choosing; teaching alone is filtered_bc
+    "edit": [*_UNTAUGHT, "learning.best_of_n.num_samples=1"],  # without choosing; teaching alone is filtered_bc
     # All of ours but the edit that imagination practises; candidates are moved by chance.
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],

@@ -39,7 +39,7 @@ FILM = "policy.text.film=true"
 PRACTICE = [
     "budget.episodes_per_round=300",
     "budget.steps_per_round=1400",
-    "learning.teach_steps=1000",
+    "learning.distill_steps=1000",
     "learning.actor.decay_steps=1000",
     "learning.actor.learning_rate=1e-3",
     *BOLD,

@@ -57,7 +57,7 @@ API = {
     ),
     "policies": (
         "Policies",
-        "policies.base policies.trainable policies.folders policies.flow_vla.config policies.choosing",
+        "policies.base policies.trainable policies.folders policies.flow_vla.config policies.best_of_n",
     ),
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
     "robots": (

@@ -26,7 +26,7 @@ GREEN = 200
 BRIEF = {
     "budget.steps_per_round": 2,
     "budget.evaluation_episodes": 2,
-    "learning.teach_steps": 1,
+    "learning.distill_steps": 1,
     "learning.actor.warmup_steps": 1,
     "learning.dynamics.steps": 2,
     "learning.value.steps": 2,
@@ -160,9 +160,9 @@ def test_a_run_that_was_killed_as_it_began_takes_its_policy_anew(
 def test_a_loaded_policy_learns_in_place_and_drops_its_critic(place: SimpleNamespace) -> None:
     policy = vla.load_policy("runs/dot", 1)
     assert isinstance(policy, ActingPolicy)
-    assert policy.chooser is not None
+    assert policy.selector is not None
     vla.train(policy, place.demos, steps=1, settings={"learning.actor.batch_size": 4})
-    assert policy.chooser is None
+    assert policy.selector is None
     with pytest.raises(UserError, match="load_policy"):
         vla.train("runs/dot", place.demos)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="needs episodes"):

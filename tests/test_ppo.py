@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of an edit, where what it has to find is known."""
+"""Proximal policy optimisation of a residual, where what it has to find is known."""
 
 import pytest
 import torch
@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from vla_rl import ppo
 
-SPREAD = 0.2
+ACTION_STD = 0.2
 
 
 class Offset(nn.Module):
-    """An edit of two dimensions that proposes the same everywhere."""
+    """A residual of two dimensions that proposes the same everywhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,11 +20,11 @@ class Offset(nn.Module):
         return self.offset + torch.zeros(len(rows), 2)
 
 
-def tried(edit: Offset, seed: int, count: int = 400) -> ppo.Tried:
+def tried(residual: Offset, seed: int, count: int = 400) -> ppo.Tried:
     """What goes further in the first dimension is better, the second is of no use."""
     rows = torch.zeros(count, 1)
-    mean = edit(rows).detach()
-    offset = mean + SPREAD * torch.randn(count, 2, generator=torch.Generator().manual_seed(seed))
+    mean = residual(rows).detach()
+    offset = mean + ACTION_STD * torch.randn(count, 2, generator=torch.Generator().manual_seed(seed))
     return ppo.Tried(rows, offset, mean, offset[:, 0])
 
 
@@ -34,12 +34,12 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def improved(updates: int = 1, **options: float) -> tuple[Tensor, dict[str, float]]:
-    edit = Offset()
-    optimizer = torch.optim.Adam(edit.parameters(), 1e-2)
+    residual = Offset()
+    optimizer = torch.optim.Adam(residual.parameters(), 1e-2)
     for seed in range(updates):
         generator = torch.Generator().manual_seed(seed)
-        logs = ppo.update(edit, optimizer, tried(edit, seed), SPREAD, generator, **options)
-    return edit.offset.detach(), logs
+        logs = ppo.update(residual, optimizer, tried(residual, seed), ACTION_STD, generator, **options)
+    return residual.offset.detach(), logs
 
 
 def test_it_goes_where_what_was_tried_was_better() -> None:
@@ -50,7 +50,7 @@ def test_it_goes_where_what_was_tried_was_better() -> None:
 
 def test_the_divergence_is_the_true_one() -> None:
     offset, logs = improved()
-    assert logs["divergence"] == pytest.approx(float((offset / SPREAD).square().sum() / 2), rel=1e-4)
+    assert logs["divergence"] == pytest.approx(float((offset / ACTION_STD).square().sum() / 2), rel=1e-4)
     assert logs["epochs"] == 8
     assert 0 < logs["clipped"] < 1
 
@@ -62,38 +62,38 @@ def test_clipping_is_a_trust_region_and_epochs_stop_at_a_bound(monkeypatch: pyte
     monkeypatch.setattr(ppo, "CLIP", 0.9)
     far, far_logs = improved()
     assert 0 < near[0] < 0.5 * far[0]
-    _, logs = improved(largest_divergence=0.05)
+    _, logs = improved(target_kl=0.05)
     assert logs["epochs"] < 30
     assert 0.05 < logs["divergence"] < far_logs["divergence"]
 
 
 def test_a_cost_on_the_distance_keeps_it_at_no_edit() -> None:
-    assert improved(updates=5, distance_cost=30.0)[0][0] < 0.1 * improved(updates=5)[0][0]
+    assert improved(updates=5, kl_coef=30.0)[0][0] < 0.1 * improved(updates=5)[0][0]
 
 
 def test_what_is_worth_the_same_teaches_nothing() -> None:
-    edit = Offset()
-    same = tried(edit, 0)._replace(advantage=torch.ones(400))
-    ppo.update(edit, torch.optim.Adam(edit.parameters()), same, SPREAD, torch.Generator().manual_seed(0))
-    assert not edit.offset.any()
+    residual = Offset()
+    same = tried(residual, 0)._replace(advantage=torch.ones(400))
+    ppo.update(residual, torch.optim.Adam(residual.parameters()), same, ACTION_STD, torch.Generator().manual_seed(0))
+    assert not residual.offset.any()
 
 
 def test_a_log_probability_is_summed_over_dimensions() -> None:
-    normal = torch.distributions.Normal(torch.tensor([0.1, -0.2]), SPREAD)
+    normal = torch.distributions.Normal(torch.tensor([0.1, -0.2]), ACTION_STD)
     offset = torch.tensor([[0.3, 0.0], [0.0, 0.1]])
     expected = normal.log_prob(offset).sum(1)
-    found = ppo.log_probability(offset, normal.loc.expand(2, -1), SPREAD)
+    found = ppo.log_probability(offset, normal.loc.expand(2, -1), ACTION_STD)
     torch.testing.assert_close(found[0] - found[1], expected[0] - expected[1])
-    other = torch.distributions.Normal(torch.zeros(2), SPREAD)
-    divergence = ppo.divergence(normal.loc[None], torch.zeros(1, 2), SPREAD)
+    other = torch.distributions.Normal(torch.zeros(2), ACTION_STD)
+    divergence = ppo.divergence(normal.loc[None], torch.zeros(1, 2), ACTION_STD)
     torch.testing.assert_close(divergence[0], torch.distributions.kl_divergence(normal, other).sum())
 
 
 def test_generalised_advantages_are_those_of_the_equation() -> None:
     value = torch.tensor([0.2, 0.5, 0.4])
-    one_step = ppo.generalised_advantages(value, 1.0, 0.9, 0.0)
+    one_step = ppo.generalized_advantages(value, 1.0, 0.9, 0.0)
     torch.testing.assert_close(one_step, torch.tensor([0.9 * 0.5 - 0.2, 0.9 * 0.4 - 0.5, 1 - 0.4]))
-    whole = ppo.generalised_advantages(value, 1.0, 0.9, 1.0)
+    whole = ppo.generalized_advantages(value, 1.0, 0.9, 1.0)
     torch.testing.assert_close(whole, torch.tensor([0.81, 0.9, 1.0]) - value)
-    mixed = ppo.generalised_advantages(value, 0.0, 0.9, 0.5)
+    mixed = ppo.generalized_advantages(value, 0.0, 0.9, 0.5)
     torch.testing.assert_close(mixed[1], torch.tensor(0.9 * 0.4 - 0.5 + 0.45 * (0 - 0.4)))

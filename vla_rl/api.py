@@ -138,7 +138,7 @@ def train(
         finetune(folder, config)
         trained, _ = load_model(folder.policy(1))
         if isinstance(policy, ActingPolicy):
-            policy.chooser, policy.folder = None, None
+            policy.selector, policy.folder = None, None
         model = policy.model if isinstance(policy, ActingPolicy) else policy
         model.load_state_dict(trained.state_dict())
         return metrics_of(read_records(folder.metrics_file), 1)

@@ -166,7 +166,7 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
     return dynamics.eval()
 
 
-class Happened(NamedTuple):
+class RealChunks(NamedTuple):
     """What real chunks did, N of them.
 
     Attributes:
@@ -181,7 +181,7 @@ class Happened(NamedTuple):
 
 
 @torch.no_grad()
-def unexplained(dynamics: FeatureDynamics, happened: Happened) -> dict[int, float]:
+def unexplained(dynamics: FeatureDynamics, happened: RealChunks) -> dict[int, float]:
     """Return, by lag, the fraction of the features' change that the mean over members leaves unexplained (1 - R2).
     Features that never change are left out.
     """

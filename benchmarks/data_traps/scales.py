@@ -26,12 +26,12 @@ from vla_rl.critics.outcome import OutcomeValue
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.statistics import scale_notes
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.choosing import ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.best_of_n import ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.corrector_training import exported
-from vla_rl.policies.editing import Edit
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 from vla_rl.policies.layers import Normalizer
 from vla_rl.policies.lerobot_adapter.model import lerobot_statistics
+from vla_rl.policies.residual import Residual
 from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig, WorldSpec
 from world_model.dynamics import Context
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
@@ -180,10 +180,10 @@ def _still_rows(count: int, width: int) -> Tensor:
 def critic_and_residual(folder: Path) -> str:
     del folder
     model = _model(Statistics.from_arrays(_ARM, _ARM))
-    critic, edit = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=2)), Edit(model)
-    torch.nn.init.normal_(edit.net[-1].weight)  # type: ignore[arg-type]  # a linear layer
+    critic, residual = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=2)), Residual(model)
+    torch.nn.init.normal_(residual.net[-1].weight)  # type: ignore[arg-type]  # a linear layer
     lines = []
-    for name, network in (("critic", critic), ("residual", edit)):
+    for name, network in (("critic", critic), ("residual", residual)):
         rows = _still_rows(64, len(network.mean))
         network.mean.copy_(rows.mean(0))
         network.scale.copy_(rows.std(0) + 1e-2)

@@ -115,22 +115,22 @@ def read_policy(folder: Path) -> str:
 
 
 def make_critic(folder: Path) -> None:
-    from vla_rl.policies.checkpoint import save_chooser
-    from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
-    from vla_rl.policies.editing import Edit, EditConfig
+    from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig
+    from vla_rl.policies.checkpoint import save_selector
+    from vla_rl.policies.residual import Residual, ResidualConfig
 
     critic = ChunkCritic(model(), ChunkCriticConfig(members=2, hidden=(8,)))
-    save_chooser(folder, Chooser(critic, ChoiceConfig(), Edit(model(), EditConfig(hidden=(8,)))))
+    save_selector(folder, BestOfN(critic, BestOfNConfig(), Residual(model(), ResidualConfig(hidden=(8,)))))
 
 
 def read_critic(folder: Path) -> str:
-    from vla_rl.policies.checkpoint import load_chooser
+    from vla_rl.policies.checkpoint import load_selector
 
-    chooser = load_chooser(folder, model())
-    assert chooser.edit is not None
-    assert chooser.critic is not None
-    configs = (chooser.config, chooser.critic.config, chooser.edit.config)
-    return fingerprint(configs, *tensors_of(chooser.critic), *tensors_of(chooser.edit))
+    selector = load_selector(folder, model())
+    assert selector.residual is not None
+    assert selector.critic is not None
+    configs = (selector.config, selector.critic.config, selector.residual.config)
+    return fingerprint(configs, *tensors_of(selector.critic), *tensors_of(selector.residual))
 
 
 def make_world(folder: Path) -> None:
@@ -263,7 +263,7 @@ KINDS = {
     "deployment": Kind(make_deployment, read_deployment),
     "checkpoint": Kind(make_checkpoint, read_checkpoint),
     "episode": Kind(make_store, read_episodes, ("episodes/*",)),
-    "label and settings": Kind(make_store, read_episodes, ("edits/*", "store.json")),
+    "label and settings": Kind(make_store, read_episodes, ("residuals/*", "store.json")),
     "lerobot dataset": Kind(
         make_lerobot, read_lerobot, ("meta/info.json", "data/*/*", "meta/episodes/*/*"), _STRUCTURE
     ),

@@ -33,8 +33,8 @@ from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation
 from vla_rl.policies.base import Indicator, flat_features
-from vla_rl.policies.checkpoint import load_chooser
-from vla_rl.policies.choosing import Chooser, choice
+from vla_rl.policies.best_of_n import BestOfN, best_index
+from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.encoders import VOCABULARY
 from vla_rl.policies.flow_vla import FlowVLA
 
@@ -68,14 +68,14 @@ def export_flow_vla(
         CheckpointError: if the critic is damaged.
         UserError: for options under which a policy cannot choose among its draws, see `flow_vla_graphs`.
     """
-    critic, chooser = None, None
+    critic, selector = None, None
     if policy_folder is not None and (critic := read_critic(policy_folder)) is not None:
-        chooser = load_chooser(policy_folder / CRITIC_FOLDER, model)
+        selector = load_selector(policy_folder / CRITIC_FOLDER, model)
     config, spec, statistics = model.config, model.spec, model.statistics
     levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
-    candidates = 0 if chooser is None else chooser.config.draws
+    candidates = 0 if selector is None else selector.config.num_samples
     graphs = flow_vla_graphs(model, precision, unrolled, candidates)
-    selection = [] if chooser is None else [selection_spec(model, chooser).export()]
+    selection = [] if selector is None else [selection_spec(model, selector).export()]
     manifest = Manifest(
         policy="flow_vla",
         policy_version=int(meta.get("policy_version", 0)),
@@ -103,7 +103,7 @@ def export_flow_vla(
         selection=None if critic is None else critic[0],
         source={"meta": dict(meta), "config": config_to_dict(config)},
     )
-    probes = flow_vla_probes(model, Normalization(manifest.state), observations, chooser)
+    probes = flow_vla_probes(model, Normalization(manifest.state), observations, selector)
     reference = [*flow_vla_graphs(model, candidates=candidates), *selection] if precision != "fp32" else []
     return save_deployment(folder, manifest, [*graphs, *selection], probes, reference)
 
@@ -124,7 +124,7 @@ def save_deployment(
         probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
             [K, rows, W], normalised: what torch made of them. Of a policy that selects among N candidates both are
             [K, 1 + N, rows, W], and there are ``tick`` [K], ``features`` [K, F], ``selection_noise``
-            [K, `Chooser.noise_rows`, W], ``values`` [K, N], ``chosen`` [K] and ``executed`` [K, H, A], raw units.
+            [K, `BestOfN.noise_rows`, W], ``values`` [K, N], ``chosen`` [K] and ``executed`` [K, H, A], raw units.
         reference: the graphs in float32, if ``graphs`` are not.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ def _write_graphs(folder: Path, graphs: Sequence[ExportedGraph]) -> tuple[dict[s
 
 @torch.no_grad()
 def flow_vla_probes(
-    model: FlowVLA, state: Normalization, observations: Sequence[Observation] = (), chooser: Chooser | None = None
+    model: FlowVLA, state: Normalization, observations: Sequence[Observation] = (), selector: BestOfN | None = None
 ) -> dict[str, Array]:
     """Probe inputs and what the model in torch makes of them, see `save_deployment`."""
     config, spec = model.config, model.spec
@@ -164,11 +164,11 @@ def flow_vla_probes(
         images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
         raw_state, text = torch.from_numpy(observation.state)[None], model.tokenize([observation.task])
         prefixes = [model.encode(images, raw_state, text, indicator) for indicator in _indicators(model)]
-        noise_rows = config.horizon if chooser is None else chooser.noise_rows(config.horizon)
+        noise_rows = config.horizon if selector is None else selector.noise_rows(config.horizon)
         noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
         tick = torch.tensor([float(observation.tick)])
         features = flat_features(*model.features(images, raw_state, text))
-        starts = noise if chooser is None else chooser.starts(noise)[0]
+        starts = noise if selector is None else selector.starts(noise)[0]
         prefixes, actions = [prefix.repeat(len(starts)) for prefix in prefixes], starts
         for step in range(config.sampling_steps):
             time = torch.full(actions.shape[:2], step / config.sampling_steps)
@@ -176,14 +176,14 @@ def flow_vla_probes(
             actions = actions + velocity / config.sampling_steps
         row: dict[str, Array] = {f"input.image.{name}": image.numpy() for name, image in images.items()}
         row |= {"input.state": state.network_input(observation.state)[None], "input.text": text.numpy()}
-        if chooser is None:
+        if selector is None:
             row |= {"noise": starts.numpy(), "actions": actions.numpy()}
         else:
             row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy()}
             row |= {"features": features.numpy(), "selection_noise": noise.numpy()}
             drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
-            executed, values = chooser.judged(model, features, tick, noise, drawn, free, 0)
-            chosen = choice(executed, values)
+            executed, values = selector.judged(model, features, tick, noise, drawn, free, 0)
+            chosen = best_index(executed, values)
             row |= {"tick": tick.numpy(), "values": values.numpy(), "chosen": chosen.numpy()}
             row["executed"] = executed[[0], chosen].numpy()
         rows.append(row)

@@ -22,8 +22,8 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class PrefixGraph(nn.Module):
-    """Images, normalised state and text -> what ``step`` reads: keys, values, modulation (and mask); and what a chooser
-    sees, which is never told what is asked for.
+    """Images, normalised state and text -> what ``step`` reads: keys, values, modulation (and mask); and what a
+    selector sees, which is never told what is asked for.
     """
 
     def __init__(self, policy: FlowVLA, shows_features: bool = False) -> None:
@@ -110,7 +110,7 @@ def flow_vla_graphs(
         precision: of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
         unrolled: one graph instead of three, in float32.
         candidates: N, of a policy that chooses among its draws: the step is of 1 + N chunks, and the prefix also gives
-            the features that the chooser sees. 0: of one chunk.
+            the features that the selector sees. 0: of one chunk.
 
     Raises:
         UserError: for what has no graph: an unrolled policy with classifier-free guidance, in half precision, or with

@@ -1,4 +1,4 @@
-"""The graph ``selection``: residual and critic of a policy, as `Chooser.judged` runs them, for one observation.
+"""The graph ``selection``: residual and critic of a policy, as `BestOfN.judged` runs them, for one observation.
 
 Every candidate is seen with the same features. In torch each row has a copy of them; here the first layer of a network
 reads them once, which halves the time of a decision on a CPU.
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deploy_trt.export.graph import GraphSpec
-from vla_rl.policies.choosing import Chooser, choice
+from vla_rl.policies.best_of_n import BestOfN, best_index
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.layers import EnsembleHead
 
@@ -53,34 +53,34 @@ def _shared_product(rows: Tensor, matrix: Tensor, shared: int) -> Tensor:
 class SelectionGraph(nn.Module):
     """Candidates and what they are judged by -> the best one, its index, and the values of all."""
 
-    def __init__(self, model: FlowVLA, chooser: Chooser) -> None:
+    def __init__(self, model: FlowVLA, selector: BestOfN) -> None:
         super().__init__()
-        assert chooser.critic is not None
-        self.critic, self.edit = copy.deepcopy((chooser.critic, chooser.edit))
+        assert selector.critic is not None
+        self.critic, self.residual = copy.deepcopy((selector.critic, selector.residual))
         shared = self.critic.mean.numel() - 2 * model.spec.action_dim  # the other numbers of a row are the candidate's
         self.critic.add_module("head", SharedHead(self.critic.head, shared))
-        if self.edit is not None:
-            self.edit.net[0] = SharedLinear(self.edit.net[0], shared)
-            self.edit.net.append(nn.Unflatten(0, (1, -1)))
-        self._unregistered = model, Chooser(self.critic, chooser.config, self.edit)
+        if self.residual is not None:
+            self.residual.net[0] = SharedLinear(self.residual.net[0], shared)
+            self.residual.net.append(nn.Unflatten(0, (1, -1)))
+        self._unregistered = model, BestOfN(self.critic, selector.config, self.residual)
 
     def forward(
         self, features: Tensor, tick: Tensor, noise: Tensor, drawn: Tensor, free: Tensor, done: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        model, chooser = self._unregistered
-        candidates, values = chooser.judged(model, features, tick, noise, drawn, free, done)
-        chosen = choice(candidates, values)
+        model, selector = self._unregistered
+        candidates, values = selector.judged(model, features, tick, noise, drawn, free, done)
+        chosen = best_index(candidates, values)
         return candidates[0].index_select(0, chosen), chosen, values
 
 
-def selection_spec(model: FlowVLA, chooser: Chooser) -> GraphSpec:
+def selection_spec(model: FlowVLA, selector: BestOfN) -> GraphSpec:
     """The graph, with inputs as of `deploy_trt.runtime.program.Program.select`."""
-    graph, count = SelectionGraph(model, chooser), chooser.config.draws
+    graph, count = SelectionGraph(model, selector), selector.config.num_samples
     horizon, size = model.horizon, model.spec.action_dim
     inputs = {
         "features": torch.randn(1, graph.critic.mean.numel() - 1 - 2 * size),
         "tick": torch.ones(1),
-        "noise": torch.randn(1, chooser.noise_rows(horizon), size),
+        "noise": torch.randn(1, selector.noise_rows(horizon), size),
         "drawn": torch.randn(1, 1 + count, horizon, size),
         "free": torch.ones(horizon),
         "done": torch.zeros(1, dtype=torch.int64),

@@ -34,9 +34,9 @@ from vla_rl.core.metadata import (
     CORRECTOR_FOLDER,
     CRITIC_FORMAT,
     CRITIC_VERSION,
-    EDIT,
     POLICY_FORMAT,
     POLICY_VERSION,
+    RESIDUAL,
     critic_of,
     read_weights,
 )
@@ -225,18 +225,18 @@ def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
     about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
     if about.get("config") is None:
         raise UserError(
-            f"{folder} holds an edit without a critic, which acts in torch only; export the policy without it: "
+            f"{folder} holds a residual without a critic, which acts in torch only; export the policy without it: "
             "--without-critic"
         )
     try:
-        settings = {name: about[name] for name in ("config", "choice", "edit", "ticks")}
-        info = SelectionInfo(int(settings["choice"]["draws"]), settings)
+        settings = {name: about[name] for name in ("config", "best_of_n", "residual", "ticks")}
+        info = SelectionInfo(int(settings["best_of_n"]["num_samples"]), settings)
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder} is damaged: {one_line(error)}; copy it anew") from error
     weights = unpack(content)
     if any((tensor <= 0).any() for name, tensor in weights.items() if name.endswith("scale")):
         raise CheckpointError(f"{folder} scales its inputs by numbers that are not positive; take an older version")
-    return info, {name if name.startswith(EDIT) else f"critic.{name}": tensor for name, tensor in weights.items()}
+    return info, {name if name.startswith(RESIDUAL) else f"critic.{name}": tensor for name, tensor in weights.items()}
 
 
 def check_head(checkpoint: Path, deployed: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_policy_learns_from_outcomes_alone_which_of_its_draws_to_execute(make_
         )
         for seed, chunk in enumerate(drawn)
     ]
-    algorithm = learner(make_cache(episodes), choice={"draws": 8, "offset": 0.0})
+    algorithm = learner(make_cache(episodes), best_of_n={"num_samples": 8, "offset_std": 0.0})
     for step in range(150):
         algorithm.update(step)
     save_learned(algorithm, tmp_path / "policy", 1)
@@ -192,7 +192,7 @@ def test_a_policy_that_is_there_has_its_critic(make_cache, tmp_path: Path, monke
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vla_rl.policies.checkpoint.save_chooser", killed)
+    monkeypatch.setattr("vla_rl.policies.checkpoint.save_selector", killed)
     with pytest.raises(KeyboardInterrupt):
         save_learned(algorithm, tmp_path / "policy", 1)
     assert not (tmp_path / "policy" / "config.json").exists()
@@ -204,7 +204,7 @@ def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(m
     algorithm = learner(make_cache(MIXED))
     algorithm.begin_round(algorithm.data.cache, 1)
     save_learned(algorithm, tmp_path / "policy", 1)
-    assert load_policy(tmp_path / "policy").chooser is not None
+    assert load_policy(tmp_path / "policy").selector is not None
     shutil.rmtree(tmp_path / "policy" / CRITIC_FOLDER)
     for read in (load_policy, read_critic):
         with pytest.raises(CheckpointError, match="lost its critic/"):
@@ -223,7 +223,7 @@ def test_what_was_chosen_is_taught_first_and_the_critic_sees_through_what_came_o
     """Four steps of the policy, killed after two; then the critic's, while the policy stays."""
     cache = make_cache(MIXED)
     before, inputs = make_model(), learner(cache)._inputs
-    whole, resumed = learner(cache, teach_steps=4), learner(cache, teach_steps=4)
+    whole, resumed = learner(cache, distill_steps=4), learner(cache, distill_steps=4)
     for step in range(2):
         assert "critic_loss" not in whole.update(step)
     assert not same(whole.policy(), before)
@@ -251,7 +251,7 @@ def test_what_was_chosen_is_taught_first_and_the_critic_sees_through_what_came_o
 
 def test_a_failure_is_not_taught(make_cache) -> None:
     failed = make_episode("round-0", [P] * 8, False)
-    algorithm = learner(make_cache([failed, make_episode("demo-0", [D] * 4, True)]), teach_steps=1)
+    algorithm = learner(make_cache([failed, make_episode("demo-0", [D] * 4, True)]), distill_steps=1)
     drawn = np.concatenate([algorithm.actor_frames(step) for step in range(20)])
     assert {algorithm.data.cache.episodes[index].episode_id for index in algorithm.data.cache.episode_index[drawn]} == {
         "demo-0"
@@ -259,14 +259,14 @@ def test_a_failure_is_not_taught(make_cache) -> None:
 
 
 def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
-    with pytest.raises(ConfigError, match="teach_steps is -1"):
-        tiny("chunk_critic", teach_steps=-1)
-    changes = ["algorithm=chunk_critic", "learning.teach_steps=5", "budget.steps_per_round=5"]
+    with pytest.raises(ConfigError, match="distill_steps is -1"):
+        tiny("chunk_critic", distill_steps=-1)
+    changes = ["algorithm=chunk_critic", "learning.distill_steps=5", "budget.steps_per_round=5"]
     with pytest.raises(ConfigError, match="the critic would learn in none"):
         load_config(RunConfig, None, changes)
     load_config(RunConfig, None, [*changes[:2], "budget.steps_per_round=6"])
     load_config(RunConfig, None, [*changes, "budget.rounds=0"])
-    with pytest.raises(ConfigError, match=r"teach_steps is 0, of budget.steps_per_round=0 gradient steps"):
+    with pytest.raises(ConfigError, match=r"distill_steps is 0, of budget.steps_per_round=0 gradient steps"):
         load_config(RunConfig, None, ["algorithm=chunk_critic", "budget.steps_per_round=0"])
     with pytest.raises(ConfigError, match="of steps=400 gradient steps: the critic would learn in none"):
         FinetuneConfig(algorithm="imagined_edit", steps=400)
@@ -275,8 +275,8 @@ def test_teaching_that_leaves_the_critic_no_step_is_refused() -> None:
 
 def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache, tmp_path: Path) -> None:
     """It is said before the first step: whoever labels the episodes then goes on with a critic that learns."""
-    for teach_steps in (0, 1):
-        algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]), teach_steps=teach_steps)
+    for distill_steps in (0, 1):
+        algorithm = learner(make_cache([make_episode("round-0", [P] * 8, None)]), distill_steps=distill_steps)
         for act in (lambda a=algorithm: a.update(0), lambda a=algorithm: save_learned(a, tmp_path / "policy", 1)):
             with pytest.raises(UserError, match=r"chunk_critic can learn nothing; label them \(vla-rl label\)"):
                 act()
@@ -291,7 +291,7 @@ def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
     """Nothing tells one action from another, so nothing is imagined, chosen or moved by chance."""
     cache = make_cache([make_episode(f"round-{i}", [P] * 8, success) for i in range(6)])
     model = make_model()
-    algorithm = make_algorithm(name, tiny(name, teach_steps=0, discount=0.99), model, cache, 0)
+    algorithm = make_algorithm(name, tiny(name, distill_steps=0, discount=0.99), model, cache, 0)
     algorithm.begin_round(cache, 1)
     logs = algorithm.update(0)
     assert not [entry for entry in logs if entry.startswith("imagined")]
@@ -308,7 +308,7 @@ def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
 def test_what_is_said_to_be_kept_is_what_a_policy_keeps(make_cache, tmp_path: Path) -> None:
     """The share of states at which the chosen chunk is the first draw; none where that is not the policy's own."""
     cache = make_cache([make_episode(f"round-{index}", [P] * 8, index % 2 == 0) for index in range(6)])
-    algorithm = learner(cache, choice={"draws": 2, "offset": 0.3})
+    algorithm = learner(cache, best_of_n={"num_samples": 2, "offset_std": 0.3})
     for step in range(3):
         algorithm.update(step)
     share = algorithm.assess()["kept_first"]
@@ -324,13 +324,13 @@ def test_what_is_said_to_be_kept_is_what_a_policy_keeps(make_cache, tmp_path: Pa
             policy.reset(index)
         alike.append(np.allclose(chosen.infer(seen).actions, plain.infer(seen).actions, atol=1e-5))
     assert np.mean(alike) == pytest.approx(share, abs=0.3)
-    assert learner(cache, choice={"draws": 1, "offset": 0.0}).assess() == {}
+    assert learner(cache, best_of_n={"num_samples": 1, "offset_std": 0.0}).assess() == {}
     for graded, known in ((False, False), (True, True)):
-        edits = make_algorithm(
-            "imagined_edit", tiny("imagined_edit", choice={"graded_edit": graded}), make_model(), cache, 0
+        residuals = make_algorithm(
+            "imagined_edit", tiny("imagined_edit", best_of_n={"graded_residual": graded}), make_model(), cache, 0
         )
-        edits.begin_round(cache, 1)
-        assert bool(edits.assess()) == known
+        residuals.begin_round(cache, 1)
+        assert bool(residuals.assess()) == known
 
 
 def test_waiting_for_a_plan_is_judged_all_the_same(make_cache) -> None:
@@ -349,7 +349,7 @@ def test_a_pause_that_is_not_imitated_is_not_left_or_entered(make_cache) -> None
 def test_an_adopted_policy_is_the_one_that_the_critic_sees_through(make_cache, tmp_path: Path) -> None:
     """After a check that failed the version before acts on; what was taught in between is gone."""
     cache = make_cache(MIXED)
-    algorithm = learner(cache, teach_steps=1)
+    algorithm = learner(cache, distill_steps=1)
     before = algorithm._inputs
     save_learned(algorithm, tmp_path / "before", 1)
     algorithm.update(0)

@@ -1,4 +1,4 @@
-"""An edit that is practised in imagined branches, before the critic of the round learns."""
+"""A residual that is practised in imagined branches, before the critic of the round learns."""
 
 import copy
 from dataclasses import replace
@@ -52,18 +52,18 @@ def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, mon
         dynamics={"steps": 200},
         value={"steps": 150},
         branches={"updates": 30, "branches": 128},
-        choice={"draws": 1, "offset": 0.0},
+        best_of_n={"num_samples": 1, "offset_std": 0.0},
     )
     logs = algorithm.update(0)
     assert logs["imagined_gain"] > 0.02
     save_learned(algorithm, tmp_path / "policy", 1)
-    edited, plain = load_policy(tmp_path / "policy"), make_model().acting()
+    adjusted, plain = load_policy(tmp_path / "policy"), make_model().acting()
     moved = []
     for state in np.linspace(-0.5, 0.5, 5, dtype=np.float32):
         observation = Observation(BLANK, np.array([state, 0], np.float32), "put it in", 0)
-        edited.reset(0)
+        adjusted.reset(0)
         plain.reset(0)
-        moved.append(float((edited.infer(observation).actions - plain.infer(observation).actions)[:2, 0].mean()))
+        moved.append(float((adjusted.infer(observation).actions - plain.infer(observation).actions)[:2, 0].mean()))
     assert min(moved) > 0.02, "wherever it is, it goes up more"
 
 
@@ -71,19 +71,19 @@ def test_it_imagines_once_in_a_round_and_goes_on_as_if_never_interrupted(make_ca
     cache = make_cache(MIXED)
     whole, resumed = learner(cache), learner(cache)
     assert "imagined_gain" in whole.update(0)
-    first = whole.edit
+    first = whole.residual
     resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
     resumed.begin_round(cache, 1)
     for algorithm in (whole, resumed):
         algorithm.update(1)
-    assert whole.edit is first
-    assert same(whole.edit, resumed.edit)
+    assert whole.residual is first
+    assert same(whole.residual, resumed.residual)
     assert same(whole.critic, resumed.critic)
     for algorithm in (whole, resumed):
         algorithm.begin_round(cache, 2)
         algorithm.update(2)
-    assert not same(whole.edit, first)
-    assert same(whole.edit, resumed.edit)
+    assert not same(whole.residual, first)
+    assert same(whole.residual, resumed.residual)
     assert same(whole.critic, resumed.critic)
 
 
@@ -91,13 +91,13 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in one.state_dict().items())
 
 
-def believing(cache, teach_steps=0, **changes: float):
+def believing(cache, distill_steps=0, **changes: float):
     """One round of learning, with an alarm."""
     return learner(
         cache,
-        teach_steps=teach_steps,
+        distill_steps=distill_steps,
         dynamics={"steps": 100},
-        branches={"updates": 1, "branches": 8, "alarm_ratio": 1.3} | changes,
+        branches={"updates": 1, "branches": 8, "ood_ratio": 1.3} | changes,
     )
 
 
@@ -129,32 +129,32 @@ def through_other_eyes(episode: Episode) -> Episode:
     return replace(episode, state=1 - episode.state[:, ::-1])
 
 
-@pytest.mark.parametrize("teach_steps", [0, 2])
+@pytest.mark.parametrize("distill_steps", [0, 2])
 @pytest.mark.parametrize(
     ("spoil", "why"), [(None, ""), (out_of_step, "out of step"), (through_other_eyes, "times as much")]
 )
 def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_the_edit_stays(
-    make_cache, caplog: pytest.LogCaptureFixture, spoil: Any, why: str, teach_steps: int
+    make_cache, caplog: pytest.LogCaptureFixture, spoil: Any, why: str, distill_steps: int
 ) -> None:
-    """Although the world has learnt from them. Where the policy was taught, the edit of the one before does not fit:
-    there is none.
+    """Although the world has learnt from them. Where the policy was taught, the residual of the one before does not
+    fit: there is none.
     """
-    algorithm = believing(make_cache(two_rounds(spoil)), teach_steps)
-    before = algorithm.edit
-    for step in range(teach_steps):
+    algorithm = believing(make_cache(two_rounds(spoil)), distill_steps)
+    before = algorithm.residual
+    for step in range(distill_steps):
         algorithm.update(step)
-    logs = algorithm.update(teach_steps)
+    logs = algorithm.update(distill_steps)
     assert logs.get("imagined_stopped", 0) == bool(spoil), logs
-    assert (algorithm.edit is before) == (bool(spoil) and not teach_steps)
-    assert algorithm.edit.corrects == (not spoil)
+    assert (algorithm.residual is before) == (bool(spoil) and not distill_steps)
+    assert algorithm.residual.corrects == (not spoil)
     assert why in caplog.text
 
 
 def test_a_silent_alarm_changes_nothing_and_the_first_version_raises_none(make_cache) -> None:
     cache = make_cache(two_rounds())
-    asked, unasked = believing(cache), believing(cache, alarm_ratio=0.0)
+    asked, unasked = believing(cache), believing(cache, ood_ratio=0.0)
     assert asked.update(0).keys() - unasked.update(0).keys() == {"imagined_unexplained_newest"}
-    assert same(asked.edit, unasked.edit)
+    assert same(asked.residual, unasked.residual)
     first = believing(make_cache([through_other_eyes(jerky(index, 0)) for index in range(40)]))
     assert "imagined_unexplained_newest" not in first.update(0)
 
@@ -166,17 +166,17 @@ def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_fa
     algorithm.model.save(tmp_path / "plain")
     algorithm.update(0)
     save_learned(algorithm, tmp_path / "edited", 1)
-    learnt = copy.deepcopy(algorithm.edit.state_dict())
-    assert algorithm.edit.corrects
+    learnt = copy.deepcopy(algorithm.residual.state_dict())
+    assert algorithm.residual.corrects
     fresh = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         adopt_saved(algorithm, tmp_path / "plain")
-        assert not algorithm.edit.corrects
-        fresh.append(algorithm.edit.state_dict())
+        assert not algorithm.residual.corrects
+        fresh.append(algorithm.residual.state_dict())
     assert all(torch.equal(tensor, fresh[1][name]) for name, tensor in fresh[0].items()), "its own seed decides"
     adopt_saved(algorithm, tmp_path / "edited")
-    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
+    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.residual.state_dict().items())
 
 
 def test_without_steps_of_its_own_there_is_nothing_to_imagine(make_cache) -> None:

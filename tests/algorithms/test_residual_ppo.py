@@ -1,4 +1,4 @@
-"""An edit that is trained on policy by real episodes: what was tried is told exactly, and what was better is done."""
+"""A residual trained on policy by real episodes: tried offsets are recovered exactly, better ones are learned."""
 
 import copy
 from dataclasses import replace
@@ -15,12 +15,12 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.types import Observation, Source
 from vla_rl.policies.acting import ActingPolicy, exploration_noise
-from vla_rl.policies.choosing import ChoiceConfig, Chooser
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.folders import load_policy
 from vla_rl.training.algorithms import adopt_saved, make_algorithm, save_learned
 
-SPREAD = 0.3
+ACTION_STD = 0.3
 
 
 def play(policy: ActingPolicy, name: str, seed: int):
@@ -33,11 +33,11 @@ def play(policy: ActingPolicy, name: str, seed: int):
     return recorded(policy, name, seed, actions, bool(np.sum(offsets, 0)[0] > 0)), offsets
 
 
-def acting(edit=None, exploration: float = SPREAD, version: int = 0) -> ActingPolicy:
+def acting(residual=None, exploration: float = ACTION_STD, version: int = 0) -> ActingPolicy:
     policy = make_model().acting(version=version)
     policy.exploration = exploration
-    if edit is not None:
-        policy.chooser = Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, TICKS)
+    if residual is not None:
+        policy.selector = BestOfN(None, BestOfNConfig(num_samples=1, offset_std=0.0), residual, TICKS)
     return policy
 
 
@@ -48,33 +48,33 @@ def learner(cache, number: int = 1, **changes: dict):
 
 
 def pushing(algorithm, *amounts: float):
-    """The algorithm's edit, which now wants every dimension moved by about so much."""
-    algorithm.edit.net[-1].bias.data = torch.tensor(amounts)
-    algorithm.edit.net[-1].weight.data.normal_(0, 0.1)
-    return algorithm.edit
+    """The algorithm's residual, which now wants every dimension moved by about so much."""
+    algorithm.residual.net[-1].bias.data = torch.tensor(amounts)
+    algorithm.residual.net[-1].weight.data.normal_(0, 0.1)
+    return algorithm.residual
 
 
 def test_what_was_tried_of_each_chunk_is_told_exactly(make_cache) -> None:
-    edit = pushing(learner(make_cache([])), 0.2, -0.1)
-    episode, offsets = play(acting(edit), "round-0", 5)
+    residual = pushing(learner(make_cache([])), 0.2, -0.1)
+    episode, offsets = play(acting(residual), "round-0", 5)
     cache = make_cache([episode])
     algorithm = learner(cache)
-    algorithm.edit.load_state_dict(edit.state_dict())
+    algorithm.residual.load_state_dict(residual.state_dict())
     (stretch,) = algorithm._stretches()
-    assert stretch.spread == pytest.approx(SPREAD, abs=1e-5)
+    assert stretch.action_std == pytest.approx(ACTION_STD, abs=1e-5)
     drawn = [exploration_noise(5, tick, 2)[0] for tick in range(0, CHUNKS * TICKS, TICKS)]
     np.testing.assert_array_equal(stretch.noise, np.array(drawn))
-    np.testing.assert_allclose(stretch.mean + SPREAD * stretch.noise, offsets, atol=1e-5)
-    assert float(stretch.mean.detach().std(0)[0]) > 0, "the edit says something else of each chunk"
-    played = played_chunks(cache.episodes[0], algorithm.data, algorithm.model, algorithm.edit)
+    np.testing.assert_allclose(stretch.mean + ACTION_STD * stretch.noise, offsets, atol=1e-5)
+    assert float(stretch.mean.detach().std(0)[0]) > 0, "the residual says something else of each chunk"
+    played = played_chunks(cache.episodes[0], algorithm.data, algorithm.model, algorithm.residual)
     assert played.step.tolist() == [0, 2, 4, 6]
 
 
 def test_what_another_edit_or_nobody_tried_is_left_out(make_cache) -> None:
-    edit = pushing(learner(make_cache([])), 0.2, -0.1)
-    cache = make_cache([play(acting(edit), "round-0", 5)[0], play(acting(exploration=0.0), "round-1", 6)[0]])
+    residual = pushing(learner(make_cache([])), 0.2, -0.1)
+    cache = make_cache([play(acting(residual), "round-0", 5)[0], play(acting(exploration=0.0), "round-1", 6)[0]])
     algorithm = learner(cache)
-    assert [stretch.spread for stretch in algorithm._stretches()] == [0.0, 0.0]
+    assert [stretch.action_std for stretch in algorithm._stretches()] == [0.0, 0.0]
     with pytest.raises(UserError, match=r"exploration=0\.15") as caught:
         algorithm.update(0)
     assert "\n" not in str(caught.value)
@@ -91,13 +91,13 @@ def test_dimensions_that_never_change_are_not_tried(make_cache, monkeypatch: pyt
         return FlowVLA(usual.config, usual.spec, Statistics.from_arrays(np.eye(50, 2), action))
 
     monkeypatch.setitem(globals(), "make_model", make_still)
-    edit = pushing(learner(make_cache([])), 0.2, -0.1)
-    episode = recorded(acting(edit), "round-0", 5, planned(acting(edit), 5), True)
+    residual = pushing(learner(make_cache([])), 0.2, -0.1)
+    episode = recorded(acting(residual), "round-0", 5, planned(acting(residual), 5), True)
     assert (episode.action_policy[:, 1] == np.float32(0.5)).all()
     algorithm = learner(make_cache([episode]))
-    algorithm.edit.load_state_dict(edit.state_dict())
+    algorithm.residual.load_state_dict(residual.state_dict())
     (stretch,) = algorithm._stretches()
-    assert stretch.spread == pytest.approx(SPREAD, abs=1e-5)
+    assert stretch.action_std == pytest.approx(ACTION_STD, abs=1e-5)
     assert not stretch.noise[:, 1].any()
     assert not stretch.mean[:, 1].any()
 
@@ -120,22 +120,22 @@ def test_the_edit_goes_where_outcomes_were_better(make_cache, tmp_path: Path, mo
     first = algorithm.update(0)
     save_learned(algorithm, tmp_path / "policy", 1)
     policy = load_policy(tmp_path / "policy")
-    policy.exploration = SPREAD
+    policy.exploration = ACTION_STD
     episodes += played(policy, 32, 1)
     algorithm.begin_round(make_cache(episodes), 2)
-    assert [bool(stretch.spread) for stretch in algorithm._stretches()] == [False] * 32 + [True] * 32
+    assert [bool(stretch.action_std) for stretch in algorithm._stretches()] == [False] * 32 + [True] * 32
     second = algorithm.update(1)
-    assert first["edit_divergence"] > 0.001
-    assert second["edit_spread"] == pytest.approx(SPREAD, abs=1e-4)
-    means = torch.cat([algorithm.edit(algorithm._tried(each)[0]) for each in algorithm._played.values()]).detach()
+    assert first["residual_divergence"] > 0.001
+    assert second["residual_action_std"] == pytest.approx(ACTION_STD, abs=1e-4)
+    means = torch.cat([algorithm.residual(algorithm._tried(each)[0]) for each in algorithm._played.values()]).detach()
     assert float(means[:, 0].mean()) > 0.03
     assert abs(float(means[:, 1].mean())) < 0.5 * float(means[:, 0].mean())
     save_learned(algorithm, tmp_path / "later", 2)
-    plain, edited = acting(exploration=0.0), load_policy(tmp_path / "later")
+    plain, moved = acting(exploration=0.0), load_policy(tmp_path / "later")
     observation = Observation({"front": np.zeros((8, 8, 3), np.uint8)}, np.zeros(2, np.float32), "put it in", 0)
-    for each in (plain, edited):
+    for each in (plain, moved):
         each.reset(3)
-    moved = edited.infer(observation).actions - plain.infer(observation).actions
+    moved = moved.infer(observation).actions - plain.infer(observation).actions
     np.testing.assert_allclose(moved, moved[:1].repeat(4, 0), atol=1e-5)
     assert moved[0, 0] > 0.02
 
@@ -162,8 +162,8 @@ def test_where_nothing_ever_succeeds_nothing_is_learnt(make_cache) -> None:
     episodes = [recorded(acting(), f"round-{seed}", seed, actions, False) for seed, actions in enumerate(played)]
     algorithm = learner(make_cache(episodes))
     logs = algorithm.update(0)
-    assert logs["edit_chunks"] == 6 * CHUNKS
-    assert not algorithm.edit.corrects
+    assert logs["residual_chunks"] == 6 * CHUNKS
+    assert not algorithm.residual.corrects
 
 
 @pytest.mark.slow
@@ -176,10 +176,10 @@ def test_it_learns_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cach
     resumed.begin_round(cache, 1)
     for algorithm in (whole, resumed):
         algorithm.update(1)
-        assert all(torch.equal(tensor, once["edit"][name]) for name, tensor in algorithm.edit.state_dict().items())
+        assert all(torch.equal(tensor, once["edit"][name]) for name, tensor in algorithm.residual.state_dict().items())
     again = learner(cache)
     again.update(0)
-    assert all(torch.equal(tensor, once["edit"][name]) for name, tensor in again.edit.state_dict().items())
+    assert all(torch.equal(tensor, once["edit"][name]) for name, tensor in again.residual.state_dict().items())
 
 
 def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -> None:
@@ -188,22 +188,22 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
     algorithm.model.save(tmp_path / "plain")
     algorithm.update(0)
     save_learned(algorithm, tmp_path / "edited", 1)
-    learnt = copy.deepcopy(algorithm.edit.state_dict())
+    learnt = copy.deepcopy(algorithm.residual.state_dict())
     torch.manual_seed(1)
     adopt_saved(algorithm, tmp_path / "plain")
-    assert not algorithm.edit.corrects
-    fresh = learner(cache).edit.state_dict()
-    assert all(torch.equal(tensor, fresh[name]) for name, tensor in algorithm.edit.state_dict().items()), (
+    assert not algorithm.residual.corrects
+    fresh = learner(cache).residual.state_dict()
+    assert all(torch.equal(tensor, fresh[name]) for name, tensor in algorithm.residual.state_dict().items()), (
         "its own seed decides"
     )
     adopt_saved(algorithm, tmp_path / "edited")
-    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.edit.state_dict().items())
+    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.residual.state_dict().items())
 
 
 def test_episodes_that_say_nothing_of_chunks_are_passed_over(make_cache) -> None:
     algorithm = learner(make_cache(MIXED))
     assert algorithm.update(0) == {}
-    assert not algorithm.edit.corrects
+    assert not algorithm.residual.corrects
 
 
 def test_nonsense_is_refused() -> None:

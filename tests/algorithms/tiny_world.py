@@ -24,7 +24,7 @@ TINY = {
     "advantage": {"warmup_steps": 3},
     "dynamics": {"steps": 3},
     "value": {"steps": 2},
-    "branches": {"updates": 1, "branches": 8, "alarm_ratio": 0.0},
+    "branches": {"updates": 1, "branches": 8, "ood_ratio": 0.0},
     "ppo": {},
     "recap": {"warmup_steps": 2, "threshold_every": 2, "threshold_frames": 16, "lookahead": 3},
 }
@@ -35,9 +35,9 @@ def tiny(name: str, **changes: Any) -> Learning:
     test is about.
     """
     config = find_algorithm(name).config_class()
-    own = {option: changes.pop(option) for option in ("teach_steps", "discount") if option in changes}
-    if hasattr(config, "teach_steps"):
-        own.setdefault("teach_steps", 0)
+    own = {option: changes.pop(option) for option in ("distill_steps", "discount") if option in changes}
+    if hasattr(config, "distill_steps"):
+        own.setdefault("distill_steps", 0)
     config = replace(config, **own)
     small = {section: options for section, options in TINY.items() if hasattr(config, section)} | changes
     for section in small:

@@ -30,7 +30,7 @@ def test_the_twin_without_imagination_teaches_as_ours_does() -> None:
     ours, twin = (
         load_config(RunConfig, config_file("alone"), METHODS[name]) for name in ("imagined_edit", "unimagined")
     )
-    for name in ("teach_steps", "actor", "mixture", "credit", "critic", "critic_training", "discount"):
+    for name in ("distill_steps", "actor", "mixture", "credit", "critic", "critic_training", "discount"):
         assert getattr(twin.learning, name) == getattr(ours.learning, name), name
     assert (twin.budget, twin.exploration) == (ours.budget, ours.exploration)
 

@@ -25,7 +25,7 @@ environments_per_worker: 4
 budget: {steps_per_round: 5}
 learning:
   actor: {batch_size: 8}
-  teach_steps: 2
+  distill_steps: 2
   dynamics: {steps: 5}
   value: {steps: 5}
   branches: {updates: 2, branches: 16}

@@ -188,7 +188,7 @@ def test_demonstrations_that_failed_are_warned_of(
 
 def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A critic without them is refused before its first step, so that the run can go on with them."""
-    asked = [*chosen_logs(tmp_path, "unknown"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]
+    asked = [*chosen_logs(tmp_path, "unknown"), "--algorithm", "chunk_critic", "learning.distill_steps=2"]
     (tmp_path / "tiny.yaml").write_text(CHOOSING)
     store = EpisodeStore(tmp_path / "chosen")
     store.add(replace(episode("demo", *EPISODES["demo"]), success=None))
@@ -202,13 +202,13 @@ def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, ca
     assert safetensors.torch.load_file(critic)["mean"].any(), "it has learnt"
 
 
-@pytest.mark.parametrize(("novelty_cost", "warned"), [(0, False), (1000, True)])
+@pytest.mark.parametrize(("ood_penalty", "warned"), [(0, False), (1000, True)])
 def test_it_is_said_how_often_a_critic_leaves_the_policy_as_it_is(
-    novelty_cost: int, warned: bool, tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
+    ood_penalty: int, warned: bool, tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = [*chosen_logs(tmp_path, "demo", "failed"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]
+    asked = [*chosen_logs(tmp_path, "demo", "failed"), "--algorithm", "chunk_critic", "learning.distill_steps=2"]
     (tmp_path / "tiny.yaml").write_text(CHOOSING)
-    assert main([*asked, f"learning.choice.novelty_cost={novelty_cost}", "learning.choice.offset=1000"]) == 0
+    assert main([*asked, f"learning.best_of_n.ood_penalty={ood_penalty}", "learning.best_of_n.offset_std=1000"]) == 0
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     (kept,) = [record["kept_first"] for record in map(json.loads, lines) if record["kind"] == "choice"]
     assert (kept == 1.0) == warned
@@ -216,7 +216,7 @@ def test_it_is_said_how_often_a_critic_leaves_the_policy_as_it_is(
 
 
 def test_the_critic_of_chunks_says_whose_steps_help(tmp_path: Path, logs: Path) -> None:
-    asked = [*chosen_logs(tmp_path, "failed"), "--algorithm", "chunk_critic", "learning.teach_steps=2"]
+    asked = [*chosen_logs(tmp_path, "failed"), "--algorithm", "chunk_critic", "learning.distill_steps=2"]
     (tmp_path / "tiny.yaml").write_text(CHOOSING)
     shown = episode("shown", [D] * 12, True)
     EpisodeStore(tmp_path / "chosen").add(replace(shown, extras={f"{OPERATOR}ann": np.ones(12, np.uint8)}))

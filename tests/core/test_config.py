@@ -11,7 +11,7 @@ from vla_rl.algorithms.actor import ActorConfig
 from vla_rl.core.config import config_from_dict, config_to_dict, load_config, read_yaml, save_config
 from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import ConfigError
-from vla_rl.policies.choosing import ChoiceConfig
+from vla_rl.policies.best_of_n import BestOfNConfig
 from vla_rl.training.config import RunConfig
 
 
@@ -99,13 +99,15 @@ def test_a_section_in_which_one_option_is_set_keeps_the_defaults_of_its_field(tm
     # What was saved before an option was there means the option's own default, not what the field sets today.
     assert config_from_dict(Tuned, {"inner": {"limit": 7}}).inner == Inner(limit=7)
 
-    run = load_config(RunConfig, config_file("alone"), ["learning.actor.batch_size=2", "learning.choice.offset=2"])
+    run = load_config(
+        RunConfig, config_file("alone"), ["learning.actor.batch_size=2", "learning.best_of_n.offset_std=2"]
+    )
     usual = load_config(RunConfig, config_file("alone")).learning
     assert run.learning == replace(
-        usual, actor=replace(usual.actor, batch_size=2), choice=replace(usual.choice, offset=2.0)
+        usual, actor=replace(usual.actor, batch_size=2), best_of_n=replace(usual.best_of_n, offset_std=2.0)
     )
     assert usual.actor != ActorConfig(), "else nothing would be shown"
-    assert usual.choice != ChoiceConfig()
+    assert usual.best_of_n != BestOfNConfig()
 
 
 def test_a_saved_config_loads_equal(tmp_path: Path) -> None:

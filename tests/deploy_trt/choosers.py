@@ -6,29 +6,29 @@ import torch
 from torch import nn
 
 from vla_rl.core.metadata import CRITIC_FOLDER
-from vla_rl.policies.checkpoint import save_chooser
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.checkpoint import save_selector
 from vla_rl.policies.corrector import ResidualCorrector
 from vla_rl.policies.corrector_training import exported
-from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
+from vla_rl.policies.residual import Residual, ResidualConfig
 
 TICKS, DRAWS = 4, 3
 
 
-def make_chooser(
-    model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: float = 0.3, edits: bool = True, **choice: float
-) -> Chooser:
-    """Critic and edit of random weights and statistics; ``choice`` are other options of `ChoiceConfig`."""
+def make_selector(
+    model: FlowVLA, seed: int = 0, draws: int = DRAWS, offset: float = 0.3, residuals: bool = True, **choice: float
+) -> BestOfN:
+    """Critic and residual of random weights and statistics; ``choice`` are other options of `BestOfNConfig`."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         critic = ChunkCritic(model, ChunkCriticConfig(chunk_ticks=TICKS, members=3, hidden=(16, 8)))
-        edit = Edit(model, EditConfig(bound=0.4, hidden=(16,))) if edits else None
+        residual = Residual(model, ResidualConfig(bound=0.4, hidden=(16,))) if residuals else None
         with torch.no_grad():
-            for module in (critic, edit):
+            for module in (critic, residual):
                 for name, tensor in module.state_dict().items() if module is not None else ():
                     tensor.add_(0.3 * torch.rand(tensor.shape) if "scale" in name else 0.3 * torch.randn(tensor.shape))
-    return Chooser(critic, ChoiceConfig(draws, offset, **choice), edit)
+    return BestOfN(critic, BestOfNConfig(draws, offset, **choice), residual)
 
 
 def make_head(model: FlowVLA) -> ResidualCorrector:
@@ -38,16 +38,16 @@ def make_head(model: FlowVLA) -> ResidualCorrector:
     return exported(model, nn.Sequential(nn.Linear(inputs, 8), nn.ReLU(), nn.Linear(8, model.spec.action_dim)))
 
 
-def save_choosing(folder: Path, model: FlowVLA, chooser: Chooser | None, version: int = 3) -> Path:
+def save_choosing(folder: Path, model: FlowVLA, selector: BestOfN | None, version: int = 3) -> Path:
     """The folder of a policy that chooses."""
-    if chooser is not None:
-        save_chooser(folder / CRITIC_FOLDER, chooser)
+    if selector is not None:
+        save_selector(folder / CRITIC_FOLDER, selector)
     model.save(folder, {"policy_version": version})
     return folder
 
 
-def choosing(model: FlowVLA, chooser: Chooser, version: int = 3) -> FlowVLAPolicy:
+def choosing(model: FlowVLA, selector: BestOfN, version: int = 3) -> FlowVLAPolicy:
     """The same in torch, acting."""
     policy = FlowVLAPolicy(model, version=version)
-    policy.chooser = chooser
+    policy.selector = selector
     return policy

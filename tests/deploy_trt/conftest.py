@@ -9,11 +9,11 @@ import torch
 pytest.importorskip("onnxscript", reason="exporting needs the extra 'trt'")
 sys.path.append(str(Path(__file__).parents[1] / "policies"))  # the tiny policy of the policies' own tests
 
-from choosers import make_chooser, save_choosing
+from choosers import make_selector, save_choosing
 
 from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
-from vla_rl.policies.choosing import Chooser
+from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.flow_vla import FlowVLA
 
 torch.set_num_threads(1)
@@ -35,16 +35,16 @@ def exported(model: FlowVLA, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def chooser(model: FlowVLA) -> Chooser:
-    return make_chooser(model)
+def selector(model: FlowVLA) -> BestOfN:
+    return make_selector(model)
 
 
 @pytest.fixture(scope="session")
-def exported_choosing(model: FlowVLA, chooser: Chooser, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The deployment of `model` with its chooser. Read only."""
+def exported_choosing(model: FlowVLA, selector: BestOfN, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The deployment of `model` with its selector. Read only."""
     folder = tmp_path_factory.mktemp("choosing")
     export_flow_vla(
-        model, folder / "out", {"policy_version": 3}, policy_folder=save_choosing(folder / "policy", model, chooser)
+        model, folder / "out", {"policy_version": 3}, policy_folder=save_choosing(folder / "policy", model, selector)
     )
     return folder / "out"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import fake_tensorrt
 import numpy as np
 import pytest
-from choosers import make_chooser, make_head, save_choosing
+from choosers import make_head, make_selector, save_choosing
 from tiny_policy import make_observation
 
 from deploy_trt import exploration
@@ -180,7 +180,7 @@ def test_a_version_whose_critic_comes_last_is_looked_at_again(
     """As rsync copies, a folder's own files first; and a critic's file that grows where it lies."""
     deployed = load_deployed(shutil.copytree(exported_choosing, tmp_path / "deployment"), require="ort-cpu")
     assert isinstance(deployed, DeployedPolicy)
-    whole = save_choosing(tmp_path / "whole", model, make_chooser(model, 1), version=4)
+    whole = save_choosing(tmp_path / "whole", model, make_selector(model, 1), version=4)
     version = tmp_path / "policies" / "version_0004"
     version.mkdir(parents=True)
     for file in whole.glob("*.*"):
@@ -222,7 +222,7 @@ def test_a_version_that_is_an_older_one_again_comes_in_once(
 def test_a_policy_that_was_exported_without_its_critic_follows_its_run(
     newer: tuple[FlowVLA, Path], copied: DeployedPolicy
 ) -> None:
-    """Whatever lies in ``critic``, an edit without one or a damaged one: what is deployed does not use it."""
+    """Whatever lies in ``critic``, a residual without one or a damaged one: what is deployed does not use it."""
     manifest = Deployment.read(copied.folder).manifest
     source = {**manifest.source, "meta": {**manifest.source.get("meta", {}), "critic": CRITIC_LEFT_OUT}}
     (newer[1] / "critic").mkdir()

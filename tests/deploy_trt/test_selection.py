@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from choosers import DRAWS, TICKS, choosing, make_chooser, save_choosing
+from choosers import DRAWS, TICKS, choosing, make_selector, save_choosing
 from tiny_policy import make_model, make_observation
 
 from deploy_trt.exploration import ExplorationPolicies
@@ -30,7 +30,7 @@ from vla_rl.core.json_files import SEAL
 from vla_rl.core.metadata import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, read_weights, write_weights
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import example_row
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, choice
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, best_index
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 from vla_rl.policies.folders import load_policy
 
@@ -48,9 +48,9 @@ def load(folder: Path) -> DeployedPolicy:
     return policy
 
 
-def selection_backend(model: FlowVLA, chooser: Chooser) -> OrtBackend:
-    """The graph of a chooser, on its own."""
-    graphs, weights = split_weights([selection_spec(model, chooser).export()])
+def selection_backend(model: FlowVLA, selector: BestOfN) -> OrtBackend:
+    """The graph of a selector, on its own."""
+    graphs, weights = split_weights([selection_spec(model, selector).export()])
     return OrtBackend("ort-cpu", graphs, weights)
 
 
@@ -68,28 +68,28 @@ def case(model: FlowVLA, seed: int, draws: int, done: int) -> dict[str, torch.Te
 
 
 @pytest.mark.parametrize(
-    ("draws", "offset", "edits", "options"),
+    ("draws", "offset", "residuals", "options"),
     [
         (1, 0.0, True, {}),
         (3, 0.3, False, {}),
-        (3, 0.0, True, {"graded_edit": True}),
-        (8, 0.3, True, {"graded_edit": True, "novelty_cost": 0.2}),
+        (3, 0.0, True, {"graded_residual": True}),
+        (8, 0.3, True, {"graded_residual": True, "ood_penalty": 0.2}),
     ],
 )
 def test_the_graph_does_what_the_modules_in_torch_do(
-    model: FlowVLA, draws: int, offset: float, edits: bool, options: dict[str, float]
+    model: FlowVLA, draws: int, offset: float, residuals: bool, options: dict[str, float]
 ) -> None:
     """Values of all candidates and the chosen one, at any number of actions that have been executed."""
-    chooser = make_chooser(model, draws, draws, offset, edits, **options)
-    assert chooser.critic is not None
-    chooser.critic.scale[-1] = 0.01  # hardly varied
-    backend = selection_backend(model, chooser)
+    selector = make_selector(model, draws, draws, offset, residuals, **options)
+    assert selector.critic is not None
+    selector.critic.scale[-1] = 0.01  # hardly varied
+    backend = selection_backend(model, selector)
     chosen = set()
     for seed, done in itertools.product(range(5), (0, 2, 8 - TICKS, 7, 8)):
         inputs = case(model, seed, draws, done)
         found = backend.run("selection", {name: backend.put(tensor.numpy()) for name, tensor in inputs.items()})
-        candidates, values = chooser.judged(model, *list(inputs.values())[:-1], done)
-        best = int(choice(candidates, values)[0])
+        candidates, values = selector.judged(model, *list(inputs.values())[:-1], done)
+        best = int(best_index(candidates, values)[0])
         scale = np.maximum(np.abs(values.numpy()), 1)
         np.testing.assert_array_less(np.abs(found["values"] - values.numpy()) / scale, SAME)
         assert found["chosen"].tolist() == [best]
@@ -119,7 +119,7 @@ def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
 
 def test_features_that_are_not_finite_select_the_first_finite_candidate(model: FlowVLA) -> None:
     """The critic knows nothing then, and nothing is moved without a residual."""
-    backend, inputs = selection_backend(model, make_chooser(model, edits=False)), case(model, 0, DRAWS, 0)
+    backend, inputs = selection_backend(model, make_selector(model, residuals=False)), case(model, 0, DRAWS, 0)
     inputs["features"][0, 0] = torch.nan
     inputs["drawn"][0, 1] = torch.nan
     found = backend.run("selection", {name: backend.put(tensor.numpy()) for name, tensor in inputs.items()})
@@ -129,10 +129,10 @@ def test_features_that_are_not_finite_select_the_first_finite_candidate(model: F
 
 @pytest.mark.parametrize("committed", [0, 1, 3, 6, 8])
 def test_it_executes_what_torch_chooses(
-    exported_choosing: Path, model: FlowVLA, chooser: Chooser, committed: int
+    exported_choosing: Path, model: FlowVLA, selector: BestOfN, committed: int
 ) -> None:
     """At any length of what is committed, also where fewer actions are left than are judged, and none at all."""
-    ours, theirs = load(exported_choosing), choosing(model, chooser)
+    ours, theirs = load(exported_choosing), choosing(model, selector)
     given = np.random.default_rng(0).normal(size=(committed, 2)).astype(np.float32)
     levels = np.float32([model.statistics.action.low[1], model.statistics.action.high[1]])
     chosen = []
@@ -151,8 +151,8 @@ def test_it_executes_what_torch_chooses(
     assert max(chosen) > 0.1 if committed < 8 else max(chosen) == 0
 
 
-def test_a_guided_chunk_is_chosen_as_in_torch(exported_choosing: Path, model: FlowVLA, chooser: Chooser) -> None:
-    ours, theirs = load(exported_choosing), choosing(model, chooser)
+def test_a_guided_chunk_is_chosen_as_in_torch(exported_choosing: Path, model: FlowVLA, selector: BestOfN) -> None:
+    ours, theirs = load(exported_choosing), choosing(model, selector)
     previous = ours.infer(make_observation()).actions[:6] + 0.5
     for delay in (0, 2, 5):
         found, expected = (
@@ -166,7 +166,7 @@ def test_what_the_chooser_sees_is_never_told_what_is_asked_for(tmp_path: Path) -
     """With an indicator, and classifier-free guidance, the features are those of no indicator, as in training."""
     for scale in (1.0, 1.5):
         model = make_model(indicator=True, guidance_scale=scale, sampling_steps=2).eval()
-        one, folder = make_chooser(model), tmp_path / f"{scale}"
+        one, folder = make_selector(model), tmp_path / f"{scale}"
         export_flow_vla(model, folder / "out", {}, policy_folder=save_choosing(folder / "policy", model, one))
         ours, theirs = load(folder / "out").infer(make_observation()), choosing(model, one).infer(make_observation())
         np.testing.assert_allclose(ours.actions, theirs.actions, atol=SAME)
@@ -185,15 +185,15 @@ def test_the_observation_is_encoded_once_and_all_candidates_go_through_a_step_at
 
 @pytest.mark.slow
 def test_the_ladder_compares_the_selection(copied: Path) -> None:
-    """A critic that likes the opposite, with all digests right, is found; so is an edit that moves by more."""
+    """A critic that likes the opposite, with all digests right, is found; so is a residual that moves by more."""
     rungs = {rung.name: rung for rung in verify(copied, "ort-cpu")}
     assert all(rung.passed is not False for rung in rungs.values())
     assert rungs["choice among draws"].found.startswith("torch's choice in 8 of 8 probes")
-    for group in ("critic.head", "critic.scale", "edit.net"):
+    for group in ("critic.head", "critic.scale", "residual.net"):
         moved = float(rungs[f"mutation of {group}"].found.split("move by ")[1].split(",")[0])
         assert moved > 1e-3, "the ladder would not see old weights"
     manifest = Deployment.read(copied).manifest
-    for name, change in (("critic.head.out.weight", -1.0), ("edit.net.2.bias", 1.2)):
+    for name, change in (("critic.head.out.weight", -1.0), ("residual.net.2.bias", 1.2)):
         with_weights(copied, {name: change})
         rungs = {rung.name: rung for rung in verify(copied, "ort-cpu")}
         assert rungs["selection graph"].passed is False, name
@@ -255,13 +255,13 @@ def test_a_damaged_selection_is_refused_in_one_line(copied: Path, damage: str, m
     assert "\n" not in str(caught.value)
 
 
-def newer_version(folder: Path, draws: int = DRAWS, seed: int = 5) -> tuple[FlowVLA, Chooser]:
-    """Other weights of policy, critic and edit, as version 4."""
+def newer_version(folder: Path, draws: int = DRAWS, seed: int = 5) -> tuple[FlowVLA, BestOfN]:
+    """Other weights of policy, critic and residual, as version 4."""
     model = make_model(discrete_dims=(1,), prefix_max=4, sampling_steps=3)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)))
-    one = make_chooser(model.eval(), seed, draws)
+    one = make_selector(model.eval(), seed, draws)
     save_choosing(folder, model, one, version=4)
     return model, one
 
@@ -281,7 +281,7 @@ def test_a_new_critic_of_the_same_policy_is_compared_and_swapped(
     copied: Path, model: FlowVLA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the old critic in the new backend nothing is swapped: the drawn chunks alone would not tell."""
-    policy, one = load(copied), make_chooser(model, 5)
+    policy, one = load(copied), make_selector(model, 5)
     checkpoint = save_choosing(tmp_path / "policy", model, one, version=4)
     before = policy.infer(make_observation()).actions
     with monkeypatch.context() as patch:
@@ -300,18 +300,18 @@ def test_a_version_that_does_not_fit_the_graph_is_refused_and_nothing_changes(
 ) -> None:
     policy = load(copied)
     before = policy.infer(make_observation()).actions
-    for place in ("more", "truncated", "not finite", "missing", "not positive", "other shapes", "bound", "no edit"):
+    for place in ("more", "truncated", "not finite", "missing", "not positive", "other shapes", "bound", "no residual"):
         newer_version(tmp_path / place, draws=DRAWS + 2 if place == "more" else DRAWS)
-    save_choosing(tmp_path / "no edit", model, make_chooser(model, 5, edits=False), version=4)
-    save_choosing(tmp_path / "cost", model, make_chooser(model, 5, novelty_cost=0.1), version=4)
+    save_choosing(tmp_path / "no residual", model, make_selector(model, 5, residuals=False), version=4)
+    save_choosing(tmp_path / "cost", model, make_selector(model, 5, ood_penalty=0.1), version=4)
     (weights,) = (tmp_path / "truncated" / CRITIC_FOLDER).glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:-8])
     shutil.rmtree(tmp_path / "missing" / CRITIC_FOLDER)
     save_choosing(tmp_path / "none", model, None, version=4)
     resaved(tmp_path / "not finite", {"head.out.bias": lambda bias: bias * np.nan})
     resaved(tmp_path / "not positive", {"scale": lambda scale: scale * 0})
-    resaved(tmp_path / "other shapes", {"edit.net.2.bias": lambda bias: bias[:-1]})
-    resaved(tmp_path / "bound", {}, edit={"bound": 0.5, "hidden": [16]})
+    resaved(tmp_path / "other shapes", {"residual.net.2.bias": lambda bias: bias[:-1]})
+    resaved(tmp_path / "bound", {}, residual={"bound": 0.5, "hidden": [16]})
     for name, message in {
         "more": "among 5 draws, the deployed policy among 3; export it anew",
         "none": "among 0 draws",
@@ -319,10 +319,10 @@ def test_a_version_that_does_not_fit_the_graph_is_refused_and_nothing_changes(
         "missing": "has lost its critic",
         "not finite": "not finite",
         "not positive": "not positive",
-        "other shapes": r"edit.net.2.bias is \[1\], the graphs have \[2\]",
-        "bound": r"chooses with edit \{'bound': 0.5.*export it anew",
-        "no edit": "chooses with edit None",
-        "cost": "chooses with choice .*'novelty_cost': 0.1",
+        "other shapes": r"residual.net.2.bias is \[1\], the graphs have \[2\]",
+        "bound": r"chooses with residual \{'bound': 0.5.*export it anew",
+        "no residual": "chooses with residual None",
+        "cost": "chooses with best_of_n .*'ood_penalty': 0.1",
     }.items():
         with pytest.raises(CheckpointError, match=message) as caught:
             refresh(policy, tmp_path / name)
@@ -341,18 +341,18 @@ def resaved(policy: Path, changes: dict[str, Callable[[Array], Array]], **about:
 
 @pytest.mark.slow
 def test_no_critic_gets_lost_on_the_way_into_a_deployment_of_a_policy_without_one(
-    exported: Path, model: FlowVLA, chooser: Chooser, tmp_path: Path
+    exported: Path, model: FlowVLA, selector: BestOfN, tmp_path: Path
 ) -> None:
     plain = load(Path(shutil.copytree(exported, tmp_path / "plain")))
     with pytest.raises(CheckpointError, match="among 3 draws, the deployed policy among 0; export it anew"):
-        refresh(plain, save_choosing(tmp_path / "chooses", model, chooser, version=4))
+        refresh(plain, save_choosing(tmp_path / "chooses", model, selector, version=4))
 
 
 @pytest.mark.slow
 def test_the_verb_exports_the_choice(
-    model: FlowVLA, chooser: Chooser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: FlowVLA, selector: BestOfN, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = str(save_choosing(tmp_path / "policy", model, chooser))
+    source = str(save_choosing(tmp_path / "policy", model, selector))
     assert main(["export", source, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert f"version 3 in fp32, chooses among {DRAWS} draws" in printed
@@ -360,10 +360,12 @@ def test_the_verb_exports_the_choice(
 
 
 def test_a_choice_that_cannot_be_exported_is_refused_with_what_to_do(
-    model: FlowVLA, chooser: Chooser, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: FlowVLA, selector: BestOfN, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone = Chooser(None, ChoiceConfig(draws=1, offset=0.0), chooser.edit, TICKS)  # an edit without a critic
-    for source, options in ((chooser, ["--unrolled"]), (alone, [])):
+    alone = BestOfN(
+        None, BestOfNConfig(num_samples=1, offset_std=0.0), selector.residual, TICKS
+    )  # a residual without a critic
+    for source, options in ((selector, ["--unrolled"]), (alone, [])):
         folder = str(save_choosing(tmp_path / f"policy{len(options)}", model, source))
         assert main(["export", folder, "--out", str(tmp_path / "out"), *options]) == 2
         said = capsys.readouterr().err
@@ -373,8 +375,8 @@ def test_a_choice_that_cannot_be_exported_is_refused_with_what_to_do(
 
 
 @pytest.mark.slow
-def test_what_was_left_out_on_purpose_stays_out(model: FlowVLA, chooser: Chooser, tmp_path: Path) -> None:
-    source = str(save_choosing(tmp_path / "policy", model, chooser))
+def test_what_was_left_out_on_purpose_stays_out(model: FlowVLA, selector: BestOfN, tmp_path: Path) -> None:
+    source = str(save_choosing(tmp_path / "policy", model, selector))
     assert main(["export", source, "--out", str(tmp_path / "plain"), "--without-critic"]) == 0
     policy = load(tmp_path / "plain")
     newer, _ = newer_version(tmp_path / "version_0004")
@@ -401,7 +403,7 @@ def test_exploration_follows_the_critic_from_the_version_that_first_has_one(tmp_
     """The supervised policy has none: its graphs draw one chunk at a time."""
     model, one = newer_version(tmp_path / "version_0004")
     model.save(tmp_path / "version_0002", {"policy_version": 2})
-    save_choosing(tmp_path / "version_0003", model, make_chooser(model, 1))
+    save_choosing(tmp_path / "version_0003", model, make_selector(model, 1))
     with ExplorationPolicies("fp32") as policies:
         assert policies.load(tmp_path / "version_0002").manifest.selection is None
         assert policies.load(tmp_path / "version_0003").manifest.selection is not None
@@ -411,9 +413,9 @@ def test_exploration_follows_the_critic_from_the_version_that_first_has_one(tmp_
 
 @pytest.mark.slow
 def test_half_precision_shows_the_chooser_its_features_in_full(
-    model: FlowVLA, chooser: Chooser, tmp_path: Path
+    model: FlowVLA, selector: BestOfN, tmp_path: Path
 ) -> None:
-    policy = save_choosing(tmp_path / "policy", model, chooser)
+    policy = save_choosing(tmp_path / "policy", model, selector)
     manifest = export_flow_vla(model, tmp_path / "out", {}, "fp16", policy_folder=policy)
     assert manifest.graphs["prefix"].outputs["features"].dtype == "float32"
     choices = next(rung for rung in verify(tmp_path / "out", "ort-cpu") if rung.name == "choice among draws")
@@ -426,8 +428,8 @@ TINY_ALONE = (
     "budget.steps_per_round=6 budget.evaluation_episodes=2 budget.evaluate_every_round=false",
     "policy.vision.widths=[8,16] policy.expert.width=32 policy.expert.layers=1 policy.expert.heads=2",
     "supervised.actor.batch_size=8 supervised.actor.warmup_steps=2",
-    "learning.teach_steps=2 learning.actor.batch_size=8",
-    "learning.critic.members=2 learning.critic.hidden=[16] learning.choice.offset=0.1",
+    "learning.distill_steps=2 learning.actor.batch_size=8",
+    "learning.critic.members=2 learning.critic.hidden=[16] learning.best_of_n.offset_std=0.1",
     "learning.dynamics.steps=8 learning.value.steps=8",
     "learning.branches.updates=2 learning.branches.branches=16",
     "workers=0 environments_per_worker=3",
@@ -452,8 +454,8 @@ def test_what_practised_alone_is_exported_and_follows_its_run(
             refresh(policy, checkpoint)
         reference = load_policy(checkpoint)
         assert isinstance(reference, ActingPolicy)
-        assert reference.chooser is not None
-        assert reference.chooser.edit is not None
+        assert reference.selector is not None
+        assert reference.selector.residual is not None
         moved = []
         for seed, observation in enumerate(seen):
             policy.reset(seed)
@@ -461,7 +463,7 @@ def test_what_practised_alone_is_exported_and_follows_its_run(
             ours, theirs = policy.infer(observation), reference.infer(observation)
             np.testing.assert_allclose(ours.actions, theirs.actions, atol=1e-4)
             assert ours.policy_version == version
-            reference.chooser, kept = None, reference.chooser
+            reference.selector, kept = None, reference.selector
             moved.append(np.abs(reference.infer(observation).actions - ours.actions).max() > 1e-3)
-            reference.chooser = kept
+            reference.selector = kept
         assert any(moved), "these were no plain draws"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from choosers import choosing, make_chooser, save_choosing
+from choosers import choosing, make_selector, save_choosing
 from tiny_policy import SPEC, make_model, make_observation
 
 from deploy_trt.export import export_flow_vla
@@ -24,7 +24,7 @@ from vla_rl.execution.plan import Plan, PlanRequest
 from vla_rl.execution.planner import InlinePlanner
 from vla_rl.execution.strategies import execution_config, make_planning_strategy
 from vla_rl.execution.strategies.base import ExecutionConfig
-from vla_rl.policies.choosing import Chooser
+from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAPolicy
 
 pytestmark = pytest.mark.slow
@@ -35,10 +35,10 @@ REFUSED = {"deployment": ("rtc", "vlash", "xiaomi", "a2c2"), "policy": ("vlash",
 
 @pytest.fixture(scope="module")
 def folders(
-    model: FlowVLA, chooser: Chooser, exported_choosing: Path, tmp_path_factory: pytest.TempPathFactory
+    model: FlowVLA, selector: BestOfN, exported_choosing: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
     return {
-        "policy": save_choosing(tmp_path_factory.mktemp("torch") / "policy", model, chooser),
+        "policy": save_choosing(tmp_path_factory.mktemp("torch") / "policy", model, selector),
         "deployment": exported_choosing,
     }
 
@@ -54,24 +54,24 @@ def request(scheduled: int, delay: int) -> PlanRequest:
     [("policy", name) for name in WORKS] + [("deployment", name) for name in WORKS if name != "rtc"],
 )
 def test_every_strategy_executes_the_chosen_chunk(
-    folders: dict[str, Path], model: FlowVLA, chooser: Chooser, kind: str, name: str
+    folders: dict[str, Path], model: FlowVLA, selector: BestOfN, kind: str, name: str
 ) -> None:
-    """Torch with its chooser is the reference; the plain policy gives another chunk."""
+    """Torch with its selector is the reference; the plain policy gives another chunk."""
     options = {"max_prefix_ticks": 4} if name == "training_time_prefix" else {}
     asked = request(6, 2)
-    chunk = chosen_chunk(folders[kind], model, chooser, execution_config(name, **options), asked)
+    chunk = chosen_chunk(folders[kind], model, selector, execution_config(name, **options), asked)
     if name == "training_time_prefix":
         np.testing.assert_array_equal(chunk[:2], asked.scheduled[:2])
 
 
 def chosen_chunk(
-    folder: Path, model: FlowVLA, chooser: Chooser, execution: ExecutionConfig, asked: PlanRequest
+    folder: Path, model: FlowVLA, selector: BestOfN, execution: ExecutionConfig, asked: PlanRequest
 ) -> Float32Array:
-    """What is planned for a request: that which torch with its chooser plans, and not what the plain policy does."""
+    """What is planned for a request: that which torch with its selector plans, and not what the plain policy does."""
     strategy = make_planning_strategy(execution)
     chunks = [
         strategy.infer(policy, asked).actions
-        for policy in (load_acting_policy(folder), choosing(model, chooser), FlowVLAPolicy(model))
+        for policy in (load_acting_policy(folder), choosing(model, selector), FlowVLAPolicy(model))
     ]
     np.testing.assert_allclose(chunks[0], chunks[1], atol=SAME)
     assert np.abs(chunks[0] - chunks[2]).max() > 0.05
@@ -83,8 +83,8 @@ def test_xiaomi_executes_the_chosen_chunk_of_a_policy_that_was_trained_for_it(ki
     """Every candidate goes on from the fixed prefix, whatever the delay."""
     single = ExpertConfig(width=32, layers=2, heads=2, actions_per_token=1)
     model = make_model(discrete_dims=(1,), prefix_max=4, prefix_law="xiaomi", sampling_steps=3, expert=single)
-    chooser = make_chooser(model)
-    folder = save_choosing(tmp_path / "policy", model, chooser)
+    selector = make_selector(model)
+    folder = save_choosing(tmp_path / "policy", model, selector)
     if kind == "deployment":
         export_flow_vla(model, tmp_path / "deployment", {"policy_version": 3}, policy_folder=folder)
         folder = tmp_path / "deployment"
@@ -92,7 +92,7 @@ def test_xiaomi_executes_the_chosen_chunk_of_a_policy_that_was_trained_for_it(ki
     assert best_strategy(found) == ("execution.strategy=xiaomi", "execution.max_prefix_ticks=4")
     execution, asked = execution_config("xiaomi", max_prefix_ticks=4), request(6, 2)
     check_strategy(execution, found)
-    chunk = chosen_chunk(folder, model, chooser, execution, asked)
+    chunk = chosen_chunk(folder, model, selector, execution, asked)
     np.testing.assert_array_equal(chunk[:4], asked.scheduled[:4])
 
 
@@ -128,12 +128,12 @@ def test_a_deployment_can_do_what_its_policy_was_trained_for(exported_choosing: 
 
 @pytest.mark.parametrize("kind", ["policy", "deployment"])
 def test_the_inference_process_gives_the_chosen_chunk(
-    folders: dict[str, Path], model: FlowVLA, chooser: Chooser, kind: str
+    folders: dict[str, Path], model: FlowVLA, selector: BestOfN, kind: str
 ) -> None:
     config = execution_config("training_time_prefix", max_prefix_ticks=4)
     cameras = tuple((camera, *SPEC.image_size) for camera in SPEC.cameras)
     layout = MessageLayout(cameras, SPEC.state_dim, SPEC.action_dim, model.horizon)
-    reference, asked, strategy = choosing(model, chooser), request(6, 2), make_planning_strategy(config)
+    reference, asked, strategy = choosing(model, selector), request(6, 2), make_planning_strategy(config)
     with ProcessPlanner(partial(load_acting_policy, folders[kind]), layout, config) as planner:
         planner.reset(42)
         planner.request(asked, strategy)

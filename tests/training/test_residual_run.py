@@ -11,7 +11,7 @@ from vla_rl.cli.main import main, make_parser
 from vla_rl.cli.run_arguments import open_run
 from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.checkpoint import load_chooser
+from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.report.sinks import read_records
 
@@ -34,7 +34,8 @@ WAITS = ["latency.typical=2", "execution.strategy=sync"]  # every chunk begins w
 
 
 def spreads(run: Path) -> list[float]:
-    return [record["edit_spread"] for record in read_records(run / "metrics.jsonl") if "edit_spread" in record]
+    name = "residual_action_std"
+    return [record[name] for record in read_records(run / "metrics.jsonl") if name in record]
 
 
 @pytest.mark.slow
@@ -65,16 +66,17 @@ def test_a_run_knows_what_it_tried_and_goes_on_as_if_never_interrupted(tmp_path:
     again = interrupted(whole, tmp_path / "again")
     assert main(["train", "--resume", str(again)]) == 0
     model, _ = load_model(whole / "policies" / "version_0002")
-    edits = [
-        load_chooser(folder / CRITIC_FOLDER, model).edit for folder in sorted(whole.glob("policies/version_000[12]"))
+    residuals = [
+        load_selector(folder / CRITIC_FOLDER, model).residual
+        for folder in sorted(whole.glob("policies/version_000[12]"))
     ]
-    moved = [float(edit.net[-1].weight.detach().abs().sum()) for edit in edits]
+    moved = [float(residual.net[-1].weight.detach().abs().sum()) for residual in residuals]
     assert 0 < moved[0] != moved[1]
-    (edit,), (same,) = (run.glob("policies/version_0002/critic/*.safetensors") for run in (whole, again))
-    assert edit.read_bytes() == same.read_bytes()
+    (residual,), (same,) = (run.glob("policies/version_0002/critic/*.safetensors") for run in (whole, again))
+    assert residual.read_bytes() == same.read_bytes()
     policy = load_policy(whole / "policies" / "version_0002")
-    assert policy.chooser.critic is None
-    assert policy.chooser.ticks == 8
+    assert policy.selector.critic is None
+    assert policy.selector.ticks == 8
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The short-range world model in features, and an edit that is improved on branches in it."""
+"""The short-range world model in features, and a residual that is improved on branches in it."""
 
 import pytest
 import torch
@@ -76,7 +76,7 @@ def test_each_member_is_a_world_of_its_own() -> None:
 
 
 class Offset(nn.Module):
-    """An edit that proposes the same everywhere."""
+    """A residual that proposes the same everywhere."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,8 +117,8 @@ def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0, disco
 
 @pytest.fixture(autouse=True)
 def plain_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Advantages are whole sums of rises, and edits learn in a few updates."""
-    monkeypatch.setattr("vla_rl.ppo.CARRY", 1.0)
+    """Advantages are whole sums of rises, and residuals learn in a few updates."""
+    monkeypatch.setattr("vla_rl.ppo.GAE_LAMBDA", 1.0)
     monkeypatch.setattr("vla_rl.ppo.LEARNING_RATE", 1e-2)
 
 
@@ -163,19 +163,19 @@ def test_with_a_discount_what_comes_later_is_worth_less() -> None:
 
 
 @pytest.mark.parametrize(
-    ("useful", "distance_cost", "least", "most"), [(1, 0, 0.2, 9), (-1, 0, -9, -0.2), (1, 30, -0.05, 0.05)]
+    ("useful", "kl_coef", "least", "most"), [(1, 0, 0.2, 9), (-1, 0, -9, -0.2), (1, 30, -0.05, 0.05)]
 )
 def test_an_edit_goes_where_the_value_rises_and_not_far_if_that_costs(
-    useful: float, distance_cost: float, least: float, most: float
+    useful: float, kl_coef: float, least: float, most: float
 ) -> None:
-    edit = Offset()
-    config = BranchConfig(updates=15, branches=128, distance_cost=distance_cost)
-    logs = improve(edit, world(useful=useful), STARTS, config, torch.Generator().manual_seed(0))
-    assert least < float(edit.offset[0].detach()) < most
-    assert float(edit.offset[1].detach()) == 0
-    assert (logs["gain"] > 0.05) == (distance_cost == 0)
+    residual = Offset()
+    config = BranchConfig(updates=15, branches=128, kl_coef=kl_coef)
+    logs = improve(residual, world(useful=useful), STARTS, config, torch.Generator().manual_seed(0))
+    assert least < float(residual.offset[0].detach()) < most
+    assert float(residual.offset[1].detach()) == 0
+    assert (logs["gain"] > 0.05) == (kl_coef == 0)
 
 
 def test_an_alarm_that_would_ring_at_what_is_usual_is_refused() -> None:
-    with pytest.raises(ConfigError, match="alarm_ratio is"):
-        BranchConfig(alarm_ratio=0.5)
+    with pytest.raises(ConfigError, match="ood_ratio is"):
+        BranchConfig(ood_ratio=0.5)

@@ -19,7 +19,7 @@ from vla_rl.policies.base import BasePolicy
 
 if TYPE_CHECKING:
     from vla_rl.data.cache import FrameCache
-    from vla_rl.policies.choosing import Chooser
+    from vla_rl.policies.best_of_n import BestOfN
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class Algorithm:
 
         Args:
             learning: the algorithm's own options.
-            policy: makes the policy, perhaps on the meta device (`TrainablePolicy.laid_out`): only its shapes count.
+            policy: makes the policy, perhaps on the meta device (`TrainablePolicy.on_meta_device`): only its shapes
+            count.
 
         Raises:
             UserError: in that case.
@@ -171,11 +172,11 @@ class Algorithm:
         """The model that should act from now on."""
         return self.actor.policy()
 
-    def chooser(self) -> "Chooser | None":
+    def selector(self) -> "BestOfN | None":
         """What chooses among the draws of that model, or moves them; nothing here."""
         return None
 
-    def adopt(self, policy: BasePolicy, chooser: "Chooser | None") -> None:  # noqa: ARG002
+    def adopt(self, policy: BasePolicy, selector: "BestOfN | None") -> None:  # noqa: ARG002
         """Go on from the weights of another policy of the same kind; critics and optimizers stay."""
         self.actor.adopt(policy)
 

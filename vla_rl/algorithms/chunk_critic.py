@@ -2,7 +2,7 @@
 
     1. distill   the policy imitates demonstrations and its own successes    `ChunkCriticLearner.distill`
     5. choose    Q(z, t, a_1:C) learns how episodes end; the policy draws    `ChunkCriticLearner.fit_critic`
-                 N chunks and executes the one with the highest score        `vla_rl.policies.choosing`
+                 N chunks and executes the one with the highest score        `vla_rl.policies.best_of_n`
 
 The numbers are those of `imagined_edit`, which adds steps 2 to 4 between these two.
 
@@ -31,8 +31,8 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.policies.base import BasePolicy, flat_features
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, choice
-from vla_rl.policies.editing import Edit
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig, best_index
+from vla_rl.policies.residual import Residual
 
 if TYPE_CHECKING:
     from vla_rl.data.cache import FrameCache
@@ -68,7 +68,7 @@ class ChunkCriticLearning(CloningLearning):
     """Options of the algorithm.
 
     Attributes:
-        teach_steps: Gradient steps of step 1, the first ones of a round. The policy clones the mixture (``actor``,
+        distill_steps: Gradient steps of step 1, the first ones of a round. The policy clones the mixture (``actor``,
             ``mixture``): demonstrations, and successes as they were chosen. 0: the policy stays as it is.
         discount: gamma of a tick. Below 1, faster successes are worth more, and a slow one still more than a failure.
             Predictions are then discounted probabilities, and calibrated as such.
@@ -76,39 +76,39 @@ class ChunkCriticLearning(CloningLearning):
             here, however few its steps.
     """
 
-    teach_steps: int = 0
+    distill_steps: int = 0
     discount: float = 1.0
     critic: ChunkCriticConfig = field(default_factory=ChunkCriticConfig)
     critic_training: ChunkCriticTrainingConfig = field(default_factory=ChunkCriticTrainingConfig)
-    choice: ChoiceConfig = field(default_factory=ChoiceConfig)
+    best_of_n: BestOfNConfig = field(default_factory=BestOfNConfig)
     credit: CreditConfig = field(
         default_factory=lambda: CreditConfig(rule="takeover_is_failure", endings_are_takeovers=True)
     )
 
     @property
     def trains_policy(self) -> bool:
-        return self.teach_steps > 0
+        return self.distill_steps > 0
 
     @property
     def chunk_ticks(self) -> int:
         return self.critic.chunk_ticks
 
     def check_steps(self, steps: int, option: str) -> None:
-        if self.teach_steps >= steps:
+        if self.distill_steps >= steps:
             raise ConfigError(
-                f"learning.teach_steps is {self.teach_steps}, of {option}={steps} gradient steps: the critic would "
+                f"learning.distill_steps is {self.distill_steps}, of {option}={steps} gradient steps: the critic would "
                 "learn in none; set fewer, or more steps"
             )
 
     def __post_init__(self) -> None:
-        if self.teach_steps < 0:
-            raise ConfigError(f"learning.teach_steps is {self.teach_steps}; it cannot be negative")
+        if self.distill_steps < 0:
+            raise ConfigError(f"learning.distill_steps is {self.distill_steps}; it cannot be negative")
         if not 0 < self.discount <= 1:
             raise ConfigError(f"learning.discount is {self.discount}; expected a number above 0, at most 1")
 
 
 class ChunkCriticLearner(Cloning):
-    """The algorithm of this module. ``self.edit`` is the residual of the policy, if a subclass trains one."""
+    """The algorithm of this module. ``self.residual`` is the residual of the policy, if a subclass trains one."""
 
     name = "chunk_critic"
     config_class: ClassVar[type] = ChunkCriticLearning
@@ -128,7 +128,7 @@ class ChunkCriticLearner(Cloning):
         del cache
         self._rows: dict[str, Tensor] = {}  # inputs of the critic by episode, valid while the policy stays
         self._taught = 0  # steps of this round
-        self.edit: Edit | None = None
+        self.residual: Residual | None = None
         self._prepared: dict[str, float] = {}
         self._make_critic()
 
@@ -146,7 +146,7 @@ class ChunkCriticLearner(Cloning):
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of a round: of the policy (step 1), then of a new critic (step 5)."""
         self._refuse_no_outcomes()
-        if self._taught < self.config.teach_steps:
+        if self._taught < self.config.distill_steps:
             return self.distill(step)
         if self.begins_round():
             self._prepared = self.prepare()
@@ -163,7 +163,7 @@ class ChunkCriticLearner(Cloning):
         """
         logs = super().update(step)
         self._taught += 1
-        if self._taught == self.config.teach_steps:
+        if self._taught == self.config.distill_steps:
             self.actor.adopt(self.policy())  # the critic reads the weights that will act
             self._rows.clear()
             self._read_windows()
@@ -258,7 +258,7 @@ class ChunkCriticLearner(Cloning):
         return self.critic.rows(flat_features(*seen), tick, self.data.tensor(chunks), usual)
 
     @property
-    def tells_apart(self) -> bool:
+    def outcomes_differ(self) -> bool:
         """Whether some chunks led to success and others to failure."""
         succeeded = self._label > 0
         return bool(succeeded.any() and not succeeded.all())
@@ -271,20 +271,20 @@ class ChunkCriticLearner(Cloning):
         members = torch.arange(self.config.critic.members, device=fold.device)[:, None]
         return (members != fold) | (len(members) == 1)
 
-    def chooser(self) -> Chooser:
+    def selector(self) -> BestOfN:
         """What chooses among the policy's draws. If all outcomes are alike, the policy acts as it is.
 
         Raises:
             UserError: if no episode has an outcome: such a critic has learned nothing.
         """
         self._refuse_no_outcomes()
-        if not self.tells_apart:
+        if not self.outcomes_differ:
             logger.warning("all outcomes are alike, so nothing tells one action from another: the policy acts as it is")
-            return Chooser(self.critic, replace(self.config.choice, draws=1, offset=0.0), self.edit)
-        return Chooser(self.critic, self.config.choice, self.edit)
+            return BestOfN(self.critic, replace(self.config.best_of_n, num_samples=1, offset_std=0.0), self.residual)
+        return BestOfN(self.critic, self.config.best_of_n, self.residual)
 
-    def adopt(self, policy: BasePolicy, chooser: Chooser | None) -> None:
-        super().adopt(policy, chooser)
+    def adopt(self, policy: BasePolicy, selector: BestOfN | None) -> None:
+        super().adopt(policy, selector)
         if self._round >= 0:
             self._rows.clear()
             self._read_windows()
@@ -318,19 +318,19 @@ class ChunkCriticLearner(Cloning):
         """Log ``kept_first``: the share of some of the store's states at which the critic keeps the first candidate, if
         that is the policy's own draw.
         """
-        if not self.tells_apart:
+        if not self.outcomes_differ:
             return {}
-        chooser, cache = self.chooser(), self.data.cache
-        if chooser.config.draws == 1 or (self.edit is not None and not chooser.config.graded_edit):
+        selector, cache = self.selector(), self.data.cache
+        if selector.config.num_samples == 1 or (self.residual is not None and not selector.config.graded_residual):
             return {}
         frames = np.unique(np.linspace(0, cache.total_frames - 1, _LOOKED_AT).astype(np.int64))
         generator, kept = torch_generator(self.seed, "kept draws", self._round), 0
         for part in np.array_split(frames, range(_AT_ONCE, len(frames), _AT_ONCE)):
-            shape = (len(part), chooser.noise_rows(self.model.horizon), self.model.spec.action_dim)
+            shape = (len(part), selector.noise_rows(self.model.horizon), self.model.spec.action_dim)
             noise = torch.randn(shape, generator=generator).to(self.data.device)
             tick = self.data.tensor(cache.position[part].astype(np.float32))
-            found = chooser.weighed(self.model.eval(), self.data.inputs(part), tick, noise, None)
-            kept += int((choice(*found) == 0).sum())
+            found = selector.weighed(self.model.eval(), self.data.inputs(part), tick, noise, None)
+            kept += int((best_index(*found) == 0).sum())
         share = kept / len(frames)
         if share >= _NEARLY_ALL:
             logger.warning(

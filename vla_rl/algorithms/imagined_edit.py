@@ -15,7 +15,7 @@ that are executed before the next plan, m is a member of an ensemble. docs/metho
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -31,12 +31,12 @@ from vla_rl.core.validation import check_ranges
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
-from vla_rl.policies.choosing import ChoiceConfig, Chooser
-from vla_rl.policies.editing import Edit
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
+from vla_rl.policies.residual import Residual
 from world_model.feature_dynamics import (
     FeatureDynamics,
     FeatureDynamicsConfig,
-    Happened,
+    RealChunks,
     Transitions,
     alarm,
     fit_dynamics,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from vla_rl.data.cache import CachedEpisode, FrameCache
 
 logger = logging.getLogger(__name__)
-SPREAD = 0.15  # sigma, standard deviation of the offsets that rollouts try, in normalized action units
+ACTION_STD = 0.15  # sigma, standard deviation of the offsets that rollouts try, in normalized action units
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
 _ALARM_CHUNKS = 512  # least number of chunks that the check compares, where there are so many
 _ALARM_STEPS = 300  # gradient steps of the dynamics of the check
@@ -63,10 +63,10 @@ class BranchConfig:
         updates: PPO updates of the residual per round. Each has new rollouts.
         branches: Rollouts per update.
         chunks: Chunks per rollout.
-        distance_cost: Weight of the KL divergence from the policy without residual, in nats per chunk.
+        kl_coef: Weight of the KL divergence from the policy without residual, in nats per chunk.
         pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
             data correct them there. Otherwise the network that has not trained on the episode of its start does.
-        alarm_ratio: Out-of-distribution limit. The residual is not trained if dynamics that have not seen the newest
+        ood_ratio: Out-of-distribution limit. The residual is not trained if dynamics that have not seen the newest
             chunks leave more than so many times as much variance unexplained on them as on older unseen ones. 0: no
             check.
     """
@@ -74,15 +74,15 @@ class BranchConfig:
     updates: int = 40
     branches: int = 512
     chunks: int = 3
-    distance_cost: float = 0.03
+    kl_coef: float = 0.03
     pessimistic: bool = False
-    alarm_ratio: float = 1.3
+    ood_ratio: float = 1.3
 
     def __post_init__(self) -> None:
-        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", distance_cost=">= 0")
-        if self.alarm_ratio and not 1 < self.alarm_ratio < float("inf"):
+        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", kl_coef=">= 0")
+        if self.ood_ratio and not 1 < self.ood_ratio < float("inf"):
             raise ConfigError(
-                f"branches: alarm_ratio is {self.alarm_ratio}; expected more than 1 (times what is usual), or 0: never"
+                f"branches: ood_ratio is {self.ood_ratio}; expected more than 1 (times what is usual), or 0: never"
             )
 
 
@@ -99,8 +99,10 @@ class ImaginedEditLearning(ChunkCriticLearning):
             batch_size=128, warmup_steps=50, decay_steps=400, schedule_every_round=True, precision="auto"
         )
     )
-    teach_steps: int = 400
-    choice: ChoiceConfig = field(default_factory=lambda: ChoiceConfig(offset=0.0, graded_edit=True, novelty_cost=1.0))
+    distill_steps: int = 400
+    best_of_n: BestOfNConfig = field(
+        default_factory=lambda: BestOfNConfig(offset_std=0.0, graded_residual=True, ood_penalty=1.0)
+    )
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     branches: BranchConfig = field(default_factory=BranchConfig)
@@ -177,7 +179,7 @@ class ImaginedEdit(ChunkCriticLearner):
     config: ImaginedEditLearning
     requires: ClassVar[frozenset[str]] = frozenset({"features", "several_draws", "acts_from_features"})
     provides: ClassVar[frozenset[str]] = frozenset({"branches"})
-    edit: Edit
+    residual: Residual
 
     @classmethod
     def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], BasePolicy]) -> None:
@@ -188,41 +190,41 @@ class ImaginedEdit(ChunkCriticLearner):
 
     def build_critics(self, cache: "FrameCache") -> None:
         super().build_critics(cache)
-        self.edit = Edit(self.model).to(next(self.model.parameters()).device)
+        self.residual = Residual(self.model).to(next(self.model.parameters()).device)
 
     def prepare(self) -> dict[str, float]:
         """Run steps 2 to 4 after the policy was distilled and before the critic learns, if outcomes differ."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
-            edit = Edit(self.model).to(self.data.device)
+            residual = Residual(self.model).to(self.data.device)
             generator = torch_generator(self.seed, "imagination", self._round)
-            logs = self._improved(edit, generator) if self.tells_apart else {}
+            logs = self._improved(residual, generator) if self.outcomes_differ else {}
         # A new residual is zero. The one before was trained for the draws of the policy before. Step 1 has distilled it
         # into the policy since, and it would act twice.
-        if not logs.get("imagined_stopped") or self.config.teach_steps:
-            self.edit = edit
+        if not logs.get("imagined_stopped") or self.config.distill_steps:
+            self.residual = residual
         return logs
 
-    def _improved(self, edit: Edit, generator: torch.Generator) -> dict[str, float]:
+    def _improved(self, residual: Residual, generator: torch.Generator) -> dict[str, float]:
         """Train a new residual in place, and return what to log."""
         fitted = self.fit_world(generator)
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
             return {}
         errors, usual = self._errors_of_newest(fitted.transitions)
-        if errors and (reason := alarm(errors, usual, branches.alarm_ratio)):
-            stays = "there is no edit" if self.config.teach_steps else "the edit before stays"
+        if errors and (reason := alarm(errors, usual, branches.ood_ratio)):
+            stays = "there is no residual" if self.config.distill_steps else "the residual before stays"
             logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
             return {"imagined_stopped": 1.0, "imagined_unexplained_newest": errors[0]}
         world = self.world(fitted, generator)
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
-            seen = edit.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
-            edit.fit_inputs(seen)
-        logs = improve(edit, world, starts, branches, generator)
+            seen = residual.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
+            residual.fit_inputs(seen)
+        logs = improve(residual, world, starts, branches, generator)
         logs |= {"unexplained": fitted.dynamics.unexplained(fitted.transitions), "value_brier": fitted.brier}
         logs |= {"unexplained_newest": errors[0]} if errors else {}
-        logger.info("imagined edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
+        logger.info("imagined residual: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return {f"imagined_{name}": number for name, number in logs.items()}
 
     # Step 2: fit.
@@ -279,7 +281,7 @@ class ImaginedEdit(ChunkCriticLearner):
         every_so_many = max(2, min(_HELD_OUT, len(older) // _ALARM_EPISODES))
         unseen = ([e for e in own if e.policy_version == newest], older[::every_so_many])
         compared = [self._happened(episodes, transitions) for episodes in unseen]
-        if not self.config.branches.alarm_ratio or len(older) < _ALARM_EPISODES or None in compared:
+        if not self.config.branches.ood_ratio or len(older) < _ALARM_EPISODES or None in compared:
             return {}, 0.0
         left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
         seen = np.concatenate([np.arange(e.start, e.start + e.length) for e in every if e.start in left])
@@ -292,7 +294,7 @@ class ImaginedEdit(ChunkCriticLearner):
         errors, usual = (unexplained(dynamics, happened) for happened in compared if happened)
         return errors, usual[0]
 
-    def _happened(self, episodes: Sequence["CachedEpisode"], transitions: Transitions) -> Happened | None:
+    def _happened(self, episodes: Sequence["CachedEpisode"], transitions: Transitions) -> RealChunks | None:
         """Chunks of episodes, evenly spread over them; None if none is whole with a tick on either side."""
         ticks, blank = self.config.critic.chunk_ticks, np.zeros(0, dtype=np.int64)
         inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in episodes)])
@@ -302,7 +304,7 @@ class ImaginedEdit(ChunkCriticLearner):
         normalize, at = self.critic.action_normalizer.network_input, self.data.tensor(chosen)
         sent = {lag: self.data.sent_chunks(chosen + lag, ticks)[0] for lag in (-1, 0, 1)}
         chunks = {lag: normalize(self.data.tensor(chunk)) for lag, chunk in sent.items()}
-        return Happened(transitions.features[at], chunks, transitions.later[at])
+        return RealChunks(transitions.features[at], chunks, transitions.later[at])
 
     def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
         """Join policy, dynamics and value to the model of step 3; the generator draws the policy's noise."""
@@ -328,31 +330,19 @@ class ImaginedEdit(ChunkCriticLearner):
             self.config.discount,
         )
 
-    def adopt(self, policy: BasePolicy, chooser: Chooser | None) -> None:
+    def adopt(self, policy: BasePolicy, selector: BestOfN | None) -> None:
         """Go on from another policy and its residual, which stays where nothing is imagined."""
-        super().adopt(policy, chooser)
+        super().adopt(policy, selector)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "adopted edit"))
-            self.edit = (chooser and chooser.edit) or Edit(self.model).to(next(self.model.parameters()).device)
+            self.residual = (selector and selector.residual) or Residual(self.model).to(self.critic.mean.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"edit": self.edit.state_dict()}
+        return super().state_dict() | {"edit": self.residual.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self.edit.load_state_dict(state["edit"])
-
-
-class ResidualPolicy(ppo.Trainable, Protocol):
-    """What steps 3 and 4 need of the residual mu; `vla_rl.policies.editing.Edit` is one."""
-
-    moved: Tensor
-
-    def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
-        """Inputs of mu: z, t, a_1 and a_C."""
-
-    def raw(self, offset: Tensor) -> Tensor:
-        """Offsets in raw units."""
+        self.residual.load_state_dict(state["edit"])
 
 
 # Step 3: roll out.
@@ -360,14 +350,14 @@ class ResidualPolicy(ppo.Trainable, Protocol):
 
 @torch.no_grad()
 def imagine(
-    edit: ResidualPolicy, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+    residual: Residual, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
 ) -> tuple[ppo.Tried, float]:
     """Roll the model out for a few chunks from real steps drawn at random, each rollout with one member m.
 
         a_1:C = pi(z, noise) + delta,   delta ~ Normal(mu(z, t, a_1, a_C), sigma^2),   z' ~ f_m(z, a_1:C)
 
     A rollout ends in success with p_success after each chunk (V = 1), and in failure at the time limit (V = 0). The
-    advantage is the generalized advantage estimate (arXiv 1506.02438) of the rise of V, with lambda = `ppo.CARRY`:
+    advantage is the generalized advantage estimate (arXiv 1506.02438) of the rise of V, with lambda = `ppo.GAE_LAMBDA`:
 
         r_i = gamma^C V(z_i+1, t_i+1) - V(z_i, t_i),   A_i = r_i + gamma^C lambda A_i+1
 
@@ -387,10 +377,10 @@ def imagine(
     discount = world.discount**world.chunk_ticks
     for _ in range(config.chunks):
         chunk = world.draw(features)
-        rows.append(edit.rows(features, tick, chunk))
-        means.append(edit(rows[-1]))
-        offsets.append(means[-1] + SPREAD * randn(means[-1]) * edit.moved)
-        chunk = chunk + edit.raw(offsets[-1])[:, None]
+        rows.append(residual.rows(features, tick, chunk))
+        means.append(residual(rows[-1]))
+        offsets.append(means[-1] + ACTION_STD * randn(means[-1]) * residual.moved)
+        chunk = chunk + residual.raw(offsets[-1])[:, None]
         lived.append(alive)
         features, success = world.step(features, chunk, member)
         won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
@@ -402,7 +392,7 @@ def imagine(
         value, alive = later, alive & ~won & ~late
     advantage, carried = [], torch.zeros_like(value)
     for rise in reversed(rises):
-        carried = rise + discount * ppo.CARRY * carried
+        carried = rise + discount * ppo.GAE_LAMBDA * carried
         advantage.append(carried)
     kept = torch.cat(lived)
     tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))
@@ -413,14 +403,14 @@ def imagine(
 
 
 def improve(
-    edit: ResidualPolicy, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+    residual: Residual, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
 ) -> dict[str, float]:
     """Train the residual in place by PPO (arXiv 1707.06347), with new rollouts for each update.
 
-        max over mu of E[min(rho A, clip(rho) A)] - d KL(Normal(mu, sigma^2) | Normal(0, sigma^2)),   d = distance_cost
+        max over mu of E[min(rho A, clip(rho) A)] - d KL(Normal(mu, sigma^2) | Normal(0, sigma^2)),   d = kl_coef
 
     Args:
-        edit: mu, where it begins.
+        residual: mu, where it begins.
         world: The model.
         starts: At least one.
         config: See `BranchConfig`.
@@ -430,11 +420,11 @@ def improve(
         ``gain``, the rise of V along the rollouts of the last update; ``size``, the root mean square of mu;
         ``divergence`` of the last update, in nats per chunk.
     """
-    optimizer = torch.optim.Adam(edit.parameters(), ppo.LEARNING_RATE)
+    optimizer = torch.optim.Adam(residual.parameters(), ppo.LEARNING_RATE)
     found: dict[str, float] = {}
     for _ in track(range(config.updates), "imagined edit", "update"):
-        tried, gain = imagine(edit, world, starts, config, generator)
-        logs = ppo.update(edit, optimizer, tried, SPREAD, generator, config.distance_cost)
+        tried, gain = imagine(residual, world, starts, config, generator)
+        logs = ppo.update(residual, optimizer, tried, ACTION_STD, generator, config.kl_coef)
         size = float(tried.mean.square().mean().sqrt())
         found = {"gain": gain, "size": size, "divergence": logs["divergence"]}
     return found

@@ -32,8 +32,8 @@ from vla_rl.credit import CreditConfig
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.policies.acting import exploration_noise
 from vla_rl.policies.base import BasePolicy, flat_features
-from vla_rl.policies.choosing import ChoiceConfig, Chooser
-from vla_rl.policies.editing import Edit
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
+from vla_rl.policies.residual import Residual
 
 if TYPE_CHECKING:
     from vla_rl.data.cache import CachedEpisode, FrameCache
@@ -49,7 +49,7 @@ _LARGEST_DIVERGENCE = 0.1  # nats a chunk, after which no further epoch begins
 
 @dataclass(frozen=True)
 class ResidualPPOConfig:
-    """How an edit is improved by real episodes.
+    """How a residual is improved by real episodes.
 
     Attributes:
         chunk_ticks: C, actions of a chunk that are executed before the next one, as ``execution.execute_ticks`` says.
@@ -86,7 +86,7 @@ class PlayedChunks(NamedTuple):
         first: int64 [n], the index in it of the first action that was executed.
         features: [n, F], of `flat_features`.
         tick: float [n], ticks since the episode began.
-        base: [n, H, A], what the edit moves: the frozen policy's own chunk, raw units.
+        base: [n, H, A], what the residual moves: the frozen policy's own chunk, raw units.
         noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
         executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
     """
@@ -108,10 +108,10 @@ class Stretch(NamedTuple):
         part: which of the episode's chunks.
         features: [n, F], of `flat_features`.
         tick: float [n], ticks since the episode began.
-        rows: [n, I], the edit's inputs.
-        mean: [n, A], what the edit says as it is.
+        rows: [n, I], the residual's inputs.
+        mean: [n, A], what the residual says as it is.
         noise: [n, A], standard normal, what the offset that was tried was made of.
-        spread: of the offset; 0 where the episode was not played by the edit as it is, with offsets around it.
+        action_std: of the offset; 0 where the episode was not played by the residual as it is, with offsets around it.
         outcome: 1 or 0.
     """
 
@@ -122,7 +122,7 @@ class Stretch(NamedTuple):
     rows: Tensor
     mean: Tensor
     noise: Tensor
-    spread: float
+    action_std: float
     outcome: float
 
 
@@ -144,18 +144,18 @@ class ResidualPPO(Algorithm):
             )
 
     def build_critics(self, cache: "FrameCache") -> None:
-        """Make the edit. It reads the features of the policy."""
+        """Make the residual. It reads the features of the policy."""
         del cache
         self._logs: dict[str, float] = {}
         self._take(None)
 
-    def _take(self, edit: Edit | None) -> None:
-        """Go on with an edit, or with a new one."""
+    def _take(self, residual: Residual | None) -> None:
+        """Go on with a residual, or with a new one."""
         self._played: dict[str, PlayedChunks | None] = {}  # by episode: they stay the same, as the policy does
-        self._past: set[str] = set()  # episodes that other edits have played
+        self._past: set[str] = set()  # episodes that other residuals have played
         device = next(self.model.parameters()).device
-        self.edit = (edit or Edit(self.model)).to(device)
-        self._optimizer = torch.optim.Adam(self.edit.parameters(), ppo.LEARNING_RATE)
+        self.residual = (residual or Residual(self.model)).to(device)
+        self._optimizer = torch.optim.Adam(self.residual.parameters(), ppo.LEARNING_RATE)
 
     def update(self, step: int) -> dict[str, float]:
         """All epochs, in the first update of a round."""
@@ -164,8 +164,8 @@ class ResidualPPO(Algorithm):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derived_seed(self.seed, "residual ppo", self._round))
                 logs = self._improve(torch_generator(self.seed, "residual ppo batches", self._round))
-            self._logs = {f"edit_{name}": number for name, number in logs.items()}
-            logger.info("edit: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
+            self._logs = {f"residual_{name}": number for name, number in logs.items()}
+            logger.info("residual: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return dict(self._logs)
 
     def _improve(self, generator: torch.Generator) -> dict[str, float]:
@@ -173,22 +173,20 @@ class ResidualPPO(Algorithm):
         if not every:
             logger.warning("no episode of the policy says which chunks were planned when: there is nothing to learn")
             return {}
-        tried = [stretch for stretch in every if stretch.spread]
+        tried = [stretch for stretch in every if stretch.action_std]
         if not tried:
             raise UserError(
                 f"no episode was played by the policy as it is, with an offset on each chunk; {self.name} needs "
                 "exploration=0.15 or so, rollout_precision=torch, and a strategy that executes chunks as they were "
                 "planned (sync, naive)"
             )
-        spread = float(np.mean([stretch.spread for stretch in tried]))
+        action_std = float(np.mean([stretch.action_std for stretch in tried]))
         advantages, brier = self._by_value(every, generator)
         rows, mean, noise = (torch.cat([getattr(s, name) for s in tried]) for name in ("rows", "mean", "noise"))
-        chunks = ppo.Tried(rows, mean + spread * noise, mean, torch.cat(advantages))
-        logs = {"chunks": float(len(rows)), "spread": spread, "value_brier": brier}
-        logs |= ppo.update(
-            self.edit, self._optimizer, chunks, spread, generator, largest_divergence=_LARGEST_DIVERGENCE
-        )
-        return logs | {"size": float(self.edit(rows).detach().square().mean().sqrt())}
+        chunks = ppo.Tried(rows, mean + action_std * noise, mean, torch.cat(advantages))
+        logs = {"chunks": float(len(rows)), "action_std": action_std, "value_brier": brier}
+        logs |= ppo.update(self.residual, self._optimizer, chunks, action_std, generator, target_kl=_LARGEST_DIVERGENCE)
+        return logs | {"size": float(self.residual(rows).detach().square().mean().sqrt())}
 
     @torch.no_grad()
     def _stretches(self) -> list[Stretch]:
@@ -196,36 +194,36 @@ class ResidualPPO(Algorithm):
         episodes = []
         for episode in self.data.cache.episodes:
             if episode.episode_id not in self._played:
-                self._played[episode.episode_id] = played_chunks(episode, self.data, self.model, self.edit)
+                self._played[episode.episode_id] = played_chunks(episode, self.data, self.model, self.residual)
             played = self._played[episode.episode_id]
             if played is not None:
-                rows, spread = played.tick[:, None], 0.0
+                rows, action_std = played.tick[:, None], 0.0
                 if episode.episode_id not in self._past:
-                    rows, spread = self._tried(played)
-                if not spread:
+                    rows, action_std = self._tried(played)
+                if not action_std:
                     self._past.add(episode.episode_id)
-                episodes.append((episode, played, rows, spread))
-        if not self.edit.corrects and (every := [rows for *_, rows, spread in episodes if spread]):
-            self.edit.fit_inputs(torch.cat(every))
+                episodes.append((episode, played, rows, action_std))
+        if not self.residual.corrects and (every := [rows for *_, rows, action_std in episodes if action_std]):
+            self.residual.fit_inputs(torch.cat(every))
         return [stretch for each in episodes for stretch in self._stretches_of(*each)]
 
     def _tried(self, played: PlayedChunks) -> tuple[Tensor, float]:
-        """The edit's inputs of the chunks of an episode, and the spread of `Stretch`."""
-        rows = self.edit.rows(played.features, played.tick, played.base[:, : self.config.ppo.chunk_ticks])
-        return rows, spread_of(played, self.edit(rows), self.edit)
+        """The residual's inputs of the chunks of an episode, and the action_std of `Stretch`."""
+        rows = self.residual.rows(played.features, played.tick, played.base[:, : self.config.ppo.chunk_ticks])
+        return rows, spread_of(played, self.residual(rows), self.residual)
 
     def _stretches_of(
-        self, episode: "CachedEpisode", played: PlayedChunks, rows: Tensor, spread: float
+        self, episode: "CachedEpisode", played: PlayedChunks, rows: Tensor, action_std: float
     ) -> list[Stretch]:
         credit, frames = self.data.credit, episode.start + played.step
-        mean = self.edit(rows) if spread else played.noise
+        mean = self.residual(rows) if action_std else played.noise
         ends = np.flatnonzero(np.diff(credit.outcome_stop[frames])) + 1
         found = []
         for first, stop in zip([0, *ends], [*ends, len(frames)], strict=True):
             if credit.viability_mask[frames[first]]:
                 part, outcome = slice(int(first), int(stop)), float(credit.viability_label[frames[first]])
                 features, tick, noise = played.features[part], played.tick[part], played.noise[part]
-                found.append(Stretch(episode, part, features, tick, rows[part], mean[part], noise, spread, outcome))
+                found.append(Stretch(episode, part, features, tick, rows[part], mean[part], noise, action_std, outcome))
         return found
 
     def _by_value(self, every: list[Stretch], generator: torch.Generator) -> tuple[list[Tensor], float]:
@@ -233,7 +231,7 @@ class ResidualPPO(Algorithm):
         has succeeded yet there are none: such a value differs by chance alone.
         """
         if not any(s.outcome for s in every):
-            return [torch.zeros_like(s.tick) for s in every if s.spread], 0.0
+            return [torch.zeros_like(s.tick) for s in every if s.action_std], 0.0
         rows = torch.cat([torch.cat([s.features, s.tick[:, None]], 1) for s in every])
         left = torch.cat([torch.arange(len(s.tick) - 1, -1, -1) for s in every]).to(rows)
         sizes = torch.tensor([len(s.tick) for s in every], device=rows.device)
@@ -244,33 +242,35 @@ class ResidualPPO(Algorithm):
         value, brier = fit_outcome_value(rows, label, fold, _FOLDS, self.config.value, generator)
         values = value(rows, fold).split(sizes.tolist())
         return [
-            ppo.generalised_advantages(v, s.outcome, _DISCOUNT, ppo.CARRY)
+            ppo.generalized_advantages(v, s.outcome, _DISCOUNT, ppo.GAE_LAMBDA)
             for s, v in zip(every, values, strict=True)
-            if s.spread
+            if s.action_std
         ], brier
 
-    def chooser(self) -> Chooser:
-        return Chooser(None, ChoiceConfig(draws=1, offset=0.0), self.edit, self.config.ppo.chunk_ticks)
+    def selector(self) -> BestOfN:
+        return BestOfN(None, BestOfNConfig(num_samples=1, offset_std=0.0), self.residual, self.config.ppo.chunk_ticks)
 
-    def adopt(self, policy: BasePolicy, chooser: Chooser | None) -> None:
-        """Go on from another policy, with its edit if it has one."""
-        super().adopt(policy, chooser)
+    def adopt(self, policy: BasePolicy, selector: BestOfN | None) -> None:
+        """Go on from another policy, with its residual if it has one."""
+        super().adopt(policy, selector)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "critic weights"))
-            self._take(None if chooser is None else chooser.edit)
+            self._take(None if selector is None else selector.residual)
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"edit": self.edit.state_dict(), "edit_optimizer": self._optimizer.state_dict()}
+        own = {"edit": self.residual.state_dict(), "edit_optimizer": self._optimizer.state_dict()}
         return super().state_dict() | own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
-        self.edit.load_state_dict(state["edit"])
+        self.residual.load_state_dict(state["edit"])
         load_optimizer(self._optimizer, state["edit_optimizer"])
 
 
 @torch.no_grad()
-def played_chunks(episode: "CachedEpisode", data: RoundData, model: BasePolicy, edit: Edit) -> PlayedChunks | None:
+def played_chunks(
+    episode: "CachedEpisode", data: RoundData, model: BasePolicy, residual: Residual
+) -> PlayedChunks | None:
     """The chunks of an episode; None if no policy played it, or nothing is known of its seed or its chunks."""
     if episode.seed is None or "chunk_id" not in episode.extras or episode.policy_version < 0:
         return None
@@ -289,7 +289,7 @@ def played_chunks(episode: "CachedEpisode", data: RoundData, model: BasePolicy, 
     base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
     tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
     dims = episode.action_dim  # a smaller robot has no more
-    moves = edit.moved * (torch.arange(size, device=data.device) < dims)
+    moves = residual.moved * (torch.arange(size, device=data.device) < dims)
     recorded = torch.zeros_like(base[:, 0])
     recorded[:, :dims] = data.tensor(record.action_policy[executed])
     return PlayedChunks(
@@ -312,13 +312,13 @@ def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarra
 
 
 @torch.no_grad()
-def spread_of(played: PlayedChunks, mean: Tensor, edit: Edit) -> float:
-    """The standard deviation of the offsets that were tried around an edit's means [n, A]; 0 if none were, or if the
-    episode was not played like that: by another edit, or by a strategy that changes chunks after they were planned.
+def spread_of(played: PlayedChunks, mean: Tensor, residual: Residual) -> float:
+    """The standard deviation of the offsets that were tried around a residual's means [n, A]; 0 if none were, or if the
+    episode was not played like that: by another residual, or by a strategy that changes chunks after they were planned.
     """
     moves = played.noise != 0
     own = played.base[torch.arange(len(played.base)), played.first]
-    offset = (played.executed - own) * edit.action_normalizer.inverse_scale * moves - mean * moves
-    spread = float((offset * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
-    rest = offset - spread * played.noise
-    return spread if spread > _EXACT and float(rest.abs().max()) < _EXACT else 0.0
+    offset = (played.executed - own) * residual.action_normalizer.inverse_scale * moves - mean * moves
+    action_std = float((offset * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
+    rest = offset - action_std * played.noise
+    return action_std if action_std > _EXACT and float(rest.abs().max()) < _EXACT else 0.0

@@ -158,13 +158,13 @@ def _rank(arguments: argparse.Namespace) -> int:
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.data.run_folder import RunFolder
     from vla_rl.training.config import RunConfig
-    from vla_rl.training.foretelling import EPISODES, foretell_success
+    from vla_rl.training.policy_ranking import EPISODES, predict_success
 
     torch.set_num_threads(1)
     folder, _ = RunFolder.open(arguments.folder, RunConfig)
     policies = [find_policy(path).path for path in arguments.policies or []]
     policies = policies or [folder.policy(version) for version in folder.policy_versions()]
-    found = {policy: foretell_success(folder.path, policy, arguments.episodes or EPISODES) for policy in policies}
+    found = {policy: predict_success(folder.path, policy, arguments.episodes or EPISODES) for policy in policies}
     print("| policy | success foretold | in each of the model's worlds, from .. to |")
     print("|---|---|---|")
     for policy, told in sorted(found.items(), key=lambda each: -each[1].success):

@@ -1,5 +1,5 @@
-"""What a flow policy needs beside its network: the noise of a chunk, the numbers of the task's words, the weights of
-guidance, and what choosing among its draws goes by: the shares of an edit, what counts as new.
+"""What a flow policy needs beside its network: the noise of a chunk, the numbers of the task's words and the weights of
+guidance.
 
 Numpy, so that the policy that trains in torch and the one that is deployed without it share every rule.
 """
@@ -16,10 +16,6 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 
 PADDING = 0
-LEAST_VARIED = 0.05
-"""What is new in a dimension that never varied is measured by this, in normalized action units: a gripper that has
-never been moved otherwise than usual may be, at a price.
-"""
 
 
 def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Array:
@@ -71,8 +67,3 @@ def guidance_strength(tau: float, beta: float) -> float:
     if not 0.0 < tau < 1.0:
         return beta
     return min(beta, (tau**2 + (1 - tau) ** 2) / (tau * (1 - tau)))
-
-
-def edit_shares(draws: int, graded: bool) -> Float32Array:
-    """Return the share of an edit that moves each of N candidates, float32 [N]: graded, from 0 to 1; else 1."""
-    return np.linspace(0, 1, draws, dtype=np.float32) if graded and draws > 1 else np.ones(draws, np.float32)

@@ -20,8 +20,8 @@ CORRECTOR_FOLDER = "corrector"
 """Where the residual head of a policy lies, in the folder of the policy or of its deployment."""
 CRITIC_FORMAT = "vla-rl-chunk-critic"
 CRITIC_VERSION = 2
-EDIT = "edit."
-"""Before the names of the edit's weights, which lie among the critic's."""
+RESIDUAL = "residual."
+"""Before the names of the residual's weights, which lie among the critic's."""
 
 
 CHOOSES = "chooses"

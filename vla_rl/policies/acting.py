@@ -16,7 +16,7 @@ from vla_rl.policies.checkpoint import save_policy
 
 if TYPE_CHECKING:
     from vla_rl.policies.base import Inputs
-    from vla_rl.policies.choosing import Chooser
+    from vla_rl.policies.best_of_n import BestOfN
     from vla_rl.policies.trainable import TrainablePolicy
 
 _EXPLORATION_SEED = 0x51ED270B  # so that an offset is not the noise of the draw
@@ -50,7 +50,7 @@ class ActingPolicy:
 
     Attributes:
         folder: It was loaded from there; None: it was made here.
-        chooser: chooses among several draws; None: the first one is executed.
+        selector: chooses among several draws; None: the first one is executed.
         noise_seed: of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
         exploration: standard deviation of an offset of each chunk, one and the same for all of its actions, in
             normalised action units; 0: none.
@@ -61,7 +61,7 @@ class ActingPolicy:
         self.device = device
         self.version = version
         self.folder: Path | None = None
-        self.chooser: Chooser | None = None
+        self.selector: BestOfN | None = None
         self.exploration = 0.0
         self.noise_seed: int | None = None
         self._action_size = model.spec.action_sizes
@@ -78,7 +78,7 @@ class ActingPolicy:
             folder: Made if missing; a policy in it is replaced.
             meta: Plain data to keep beside it.
         """
-        save_policy(Path(folder), self.model, self.chooser, {"policy_version": self.version, **(meta or {})})
+        save_policy(Path(folder), self.model, self.selector, {"policy_version": self.version, **(meta or {})})
 
     def asking(self, ask: Callable[[Draw], Tensor], noise_seed: int | None = None) -> Self:
         """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""
@@ -136,8 +136,8 @@ class ActingPolicy:
         return self._chunk(observation, actions)
 
     def _drawn(self, inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None) -> Tensor:
-        if self.chooser is not None:
-            return self.chooser.draw(self.model, inputs, tick, noise, committed)
+        if self.selector is not None:
+            return self.selector.draw(self.model, inputs, tick, noise, committed)
         return self._draw(inputs, noise, committed)
 
     def _draw(self, inputs: "Inputs", noise: Tensor, committed: Tensor | None) -> Tensor:
@@ -166,7 +166,7 @@ class ActingPolicy:
     def _noise(self, tick: int) -> Tensor:
         """[1, rows, A], of this tick: H, or as many as a choice takes, of which the first H are the same."""
         horizon = self.model.horizon
-        rows = horizon if self.chooser is None else self.chooser.noise_rows(horizon)
+        rows = horizon if self.selector is None else self.selector.noise_rows(horizon)
         return self._tensor(flow_noise(self._seed, tick, rows, self.model.spec.action_dim))
 
     def _chunk(self, observation: Observation, actions: Tensor) -> ActionChunk:

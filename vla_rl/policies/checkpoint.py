@@ -1,5 +1,5 @@
-"""Policy folders: ``config.json`` (what the policy is) and one safetensors file (its weights); critic and edit lie in a
-folder inside. Never pickle.
+"""Policy folders: ``config.json`` (what the policy is) and one safetensors file (its weights); critic and residual lie
+in a folder inside. Never pickle.
 
 The weights' file name holds their digest and config.json names it, so a folder that is overwritten is the old policy
 or the new, never a mix.
@@ -20,17 +20,17 @@ from vla_rl.core.metadata import (
     CRITIC_FOLDER,
     CRITIC_FORMAT,
     CRITIC_VERSION,
-    EDIT,
     POLICY_FORMAT,
     POLICY_VERSION,
+    RESIDUAL,
     read_weights,
     write_weights,
 )
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.validation import check_version
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
-from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.residual import Residual, ResidualConfig
 
 if TYPE_CHECKING:
     from vla_rl.policies.base import BasePolicy
@@ -83,60 +83,60 @@ def load_checkpoint[PolicyT: TrainablePolicy](
     return model.eval(), meta
 
 
-def save_policy(folder: Path, model: "TrainablePolicy", chooser: Chooser | None, meta: dict[str, Any]) -> None:
+def save_policy(folder: Path, model: "TrainablePolicy", selector: BestOfN | None, meta: dict[str, Any]) -> None:
     """Write all of a policy. What chooses for it comes first: the policy's config.json says that all of it is there.
 
     Args:
         folder: made if missing; a policy in it is replaced.
         model: the policy.
-        chooser: chooses among its draws; None: nothing does.
+        selector: chooses among its draws; None: nothing does.
         meta: plain data to keep beside it.
     """
     shutil.rmtree(folder / CRITIC_FOLDER, ignore_errors=True)
-    if chooser is not None:
-        save_chooser(folder / CRITIC_FOLDER, chooser)
+    if selector is not None:
+        save_selector(folder / CRITIC_FOLDER, selector)
     model.save(folder, meta)
 
 
-def save_chooser(folder: Path, chooser: Chooser) -> None:
-    """Write critic, edit and how they choose: weights first, config.json last."""
-    critic, edit = chooser.critic, chooser.edit
+def save_selector(folder: Path, selector: BestOfN) -> None:
+    """Write critic, residual and how they choose: weights first, config.json last."""
+    critic, residual = selector.critic, selector.residual
     about = {
         "format": CRITIC_FORMAT,
         "format_version": CRITIC_VERSION,
         "config": None if critic is None else config_to_dict(critic.config),
-        "choice": config_to_dict(chooser.config),
-        "edit": None if edit is None else config_to_dict(edit.config),
-        "ticks": chooser.ticks,
+        "best_of_n": config_to_dict(selector.config),
+        "residual": None if residual is None else config_to_dict(residual.config),
+        "ticks": selector.ticks,
     }
     weights = {} if critic is None else dict(critic.state_dict())
-    weights |= {} if edit is None else {EDIT + name: tensor for name, tensor in edit.state_dict().items()}
+    weights |= {} if residual is None else {RESIDUAL + name: tensor for name, tensor in residual.state_dict().items()}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
     write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
 
-def load_chooser(folder: Path, model: "BasePolicy", device: str = "cpu") -> Chooser:
-    """What `save_chooser` wrote, for the policy that it was saved with, on that policy's device.
+def load_selector(folder: Path, model: "BasePolicy", device: str = "cpu") -> BestOfN:
+    """What `save_selector` wrote, for the policy that it was saved with, on that policy's device.
 
     Raises:
         CheckpointError: if it is damaged, of another version or of another policy.
     """
     about, content = read_weights(folder, CRITIC_FORMAT, CRITIC_VERSION)
     try:
-        critic, edit = None, None
+        critic, residual = None, None
         weights = safetensors.torch.load(content)
         if not all(tensor.isfinite().all() for tensor in weights.values()):
             raise CheckpointError(f"{folder} holds numbers that are not finite; take an older version")
         if about["config"] is not None:
             critic = ChunkCritic(model, config_from_dict(ChunkCriticConfig, about["config"])).to(device)
-            critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(EDIT)})
-        choice = config_from_dict(ChoiceConfig, about["choice"])
-        if about["edit"] is not None:
-            edit = Edit(model, config_from_dict(EditConfig, about["edit"])).to(device)
-            edit.load_state_dict(
-                {name.removeprefix(EDIT): weight for name, weight in weights.items() if name.startswith(EDIT)}
+            critic.load_state_dict({name: weight for name, weight in weights.items() if not name.startswith(RESIDUAL)})
+        config = config_from_dict(BestOfNConfig, about["best_of_n"])
+        if about["residual"] is not None:
+            residual = Residual(model, config_from_dict(ResidualConfig, about["residual"])).to(device)
+            residual.load_state_dict(
+                {name.removeprefix(RESIDUAL): weight for name, weight in weights.items() if name.startswith(RESIDUAL)}
             )
-        return Chooser(critic, choice, edit, int(about["ticks"]))
+        return BestOfN(critic, config, residual, int(about["ticks"]))
     except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
         raise CheckpointError(f"{folder} holds no critic that fits its policy: {one_line(error)}") from error
 

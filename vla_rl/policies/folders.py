@@ -10,7 +10,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import find
 from vla_rl.policies.acting import ActingPolicy
-from vla_rl.policies.checkpoint import check_spec, load_chooser
+from vla_rl.policies.checkpoint import check_spec, load_selector
 from vla_rl.policies.trainable import TrainablePolicy
 
 
@@ -57,7 +57,7 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
     if (critic := critic_of(folder)) is not None:
         if not isinstance(policy, ActingPolicy):
             raise CheckpointError(f"{folder}: a policy of kind {model.config.kind!r} cannot choose among its draws")
-        policy.chooser = load_chooser(critic, model, device)
+        policy.selector = load_selector(critic, model, device)
     return policy
 
 

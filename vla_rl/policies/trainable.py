@@ -52,7 +52,7 @@ class TrainablePolicy(BasePolicy):
         Raises:
             UserError: if no policy can be built from it for this robot.
         """
-        cls.laid_out(config, spec)
+        cls.on_meta_device(config, spec)
 
     @classmethod
     def planned(cls, config: Any, spec: PolicySpec) -> int:
@@ -61,7 +61,7 @@ class TrainablePolicy(BasePolicy):
         return int(config.horizon)
 
     @classmethod
-    def laid_out(cls, config: Any, spec: PolicySpec) -> Self:
+    def on_meta_device(cls, config: Any, spec: PolicySpec) -> Self:
         """A policy of that config without memory for its weights, on torch's device ``meta``: all that it has are
         shapes.
 

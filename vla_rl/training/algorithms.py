@@ -9,7 +9,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.registry import find
 from vla_rl.data.cache import FrameCache
-from vla_rl.policies.checkpoint import load_chooser, save_policy
+from vla_rl.policies.checkpoint import load_selector, save_policy
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.trainable import TrainablePolicy
 
@@ -62,7 +62,7 @@ def save_learned(algorithm: Algorithm, folder: Path, version: int) -> None:
     """
     policy = algorithm.policy()
     assert isinstance(policy, TrainablePolicy)
-    save_policy(folder, policy, algorithm.chooser(), {"policy_version": version, "algorithm": algorithm.name})
+    save_policy(folder, policy, algorithm.selector(), {"policy_version": version, "algorithm": algorithm.name})
 
 
 def adopt_saved(algorithm: Algorithm, folder: Path) -> None:
@@ -73,4 +73,4 @@ def adopt_saved(algorithm: Algorithm, folder: Path) -> None:
     """
     policy, _ = load_model(folder, expected=algorithm.model.spec)
     critic, device = critic_of(folder), str(next(algorithm.model.parameters()).device)
-    algorithm.adopt(policy, None if critic is None else load_chooser(critic, policy, device))
+    algorithm.adopt(policy, None if critic is None else load_selector(critic, policy, device))

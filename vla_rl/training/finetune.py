@@ -171,7 +171,7 @@ def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -
         policy = LeRobotPolicyConfig(folder=str(start)) if config.start else config.policy
         kind = policy_class(policy.kind)
         require_of_policy(config.algorithm, config.learning, kind.provides(policy, spec))
-        algorithm.check_fit(config.learning, functools.partial(kind.laid_out, policy, spec))
+        algorithm.check_fit(config.learning, functools.partial(kind.on_meta_device, policy, spec))
 
 
 def _has_size(config: FinetuneConfig) -> bool:

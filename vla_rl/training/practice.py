@@ -92,8 +92,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         delay_ticks = config.latency.usual_ticks(worker.spec.control_hz)
         prefix_max = int(getattr(config.policy, "prefix_max", 0))
         config.execution.check_fit(policy.planned(config.policy, worker.spec), prefix_max, delay_ticks)
-        laid_out = functools.partial(policy.laid_out, config.policy, worker.spec)
-        find_algorithm(config.algorithm).check_fit(config.learning, laid_out)
+        on_meta_device = functools.partial(policy.on_meta_device, config.policy, worker.spec)
+        find_algorithm(config.algorithm).check_fit(config.learning, on_meta_device)
     finally:
         worker.close()
     return worker.spec

@@ -1,5 +1,5 @@
 """The node as a process of its own: stopped for a while by the system, with the strategy that takes a head, and with a
-policy that chooses among edited draws.
+policy that chooses among moved draws.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.policies.checkpoint import save_chooser
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig
+from vla_rl.policies.checkpoint import save_selector
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.corrector_training import CorrectorConfig, train_corrector
-from vla_rl.policies.editing import Edit, EditConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
+from vla_rl.policies.residual import Residual, ResidualConfig
 
 pytestmark = pytest.mark.slow
 
@@ -130,11 +130,14 @@ def headed_policy(folder: Path) -> None:
 
 
 def choosing_policy(folder: Path) -> None:
-    """With an edit that may add meters to the height of a hand (none, half and all of it, on three draws), and a critic
-    that thinks more of a draw the higher it is.
+    """With a residual that may add metres to the height of a hand (none, half and all of it, on three draws), and a
+    critic that thinks more of a draw the higher it is.
     """
     model = tiny_model(np.random.default_rng(0).uniform(-0.01, 0.05, (50, 8)).astype(np.float32))
-    critic, edit = ChunkCritic(model, ChunkCriticConfig(members=1, hidden=(2,))), Edit(model, EditConfig(bound=200.0))
+    critic, residual = (
+        ChunkCritic(model, ChunkCriticConfig(members=1, hidden=(2,))),
+        Residual(model, ResidualConfig(bound=200.0)),
+    )
     height = len(critic.mean) - 2 * model.spec.action_dim + 2
     (layer,) = critic.head.layers
     with torch.no_grad():
@@ -142,8 +145,11 @@ def choosing_policy(folder: Path) -> None:
             parameter.zero_()
         layer.weight[0, height] = torch.tensor([1e-4, -1e-4])  # small: to a LayerNorm nearly all else is alike
         critic.head.out.weight[0, :, 0] = torch.tensor([1.0, -1.0])
-        edit.net[-1].bias[2] = 1e4
-    save_chooser(folder / CRITIC_FOLDER, Chooser(critic, ChoiceConfig(draws=3, offset=0.0, graded_edit=True), edit))
+        residual.net[-1].bias[2] = 1e4
+    save_selector(
+        folder / CRITIC_FOLDER,
+        BestOfN(critic, BestOfNConfig(num_samples=3, offset_std=0.0, graded_residual=True), residual),
+    )
     model.save(folder, {"policy_version": 0})
 
 

@@ -7,7 +7,7 @@ from vla_rl.core.flow_sampling import guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import Inputs, flat_features
-from vla_rl.policies.choosing import best
+from vla_rl.policies.best_of_n import best_candidate
 from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.guidance import sample_guided
 
@@ -41,11 +41,11 @@ class FlowVLAPolicy(ActingPolicy):
         Raises:
             UserError: as `infer`, or unless 0 <= d <= K <= H.
         """
-        model, chooser = self.model, self.chooser
+        model, selector = self.model, self.selector
         tick, noise, inputs = self._tick(observation), self._noise(observation.tick), self._inputs(observation)
         seen = model.features(*inputs)
         features = flat_features(*seen)
-        starts = noise if chooser is None else chooser.starts(noise)[0]
+        starts = noise if selector is None else selector.starts(noise)[0]
         prefix, unconditional = model.acting_prefixes(*seen)
         prefix = prefix.repeat(len(starts))
         unconditional = None if unconditional is None else unconditional.repeat(len(starts))
@@ -58,8 +58,8 @@ class FlowVLAPolicy(ActingPolicy):
 
         actions = sample_guided(velocity, starts, target, weights, self.steps, exact_gradient=exact_gradient)
         raw = model.to_raw_actions(actions)
-        if chooser is not None:  # what is held to the old plan is not moved
-            raw = best(*chooser.judged(model, features, tick, noise, raw[None], 1.0 - weights, delay_ticks))
+        if selector is not None:  # what is held to the old plan is not moved
+            raw = best_candidate(*selector.judged(model, features, tick, noise, raw[None], 1.0 - weights, delay_ticks))
         return self._chunk(observation, raw)
 
     def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:

@@ -1,57 +1,62 @@
-"""A policy that thinks twice: it draws several chunks, and a critic of outcomes says which one is executed.
+"""Best-of-N selection: the policy draws N chunks, and a critic of outcomes says which one is executed.
 
-The critic Q(s, a_1:C) judges the part of a chunk that is executed before the next one. It sees the state through the
-policy's own frozen features, and the chunk as its deviation from the policy's usual one (drawn from zero noise): what
-success has in common with the state is a matter of the state, and few episodes are enough to learn what the deviation
-adds. Candidates are the policy's draws, moved by an edit if there is one (`editing`), and by one constant offset each.
-A draw that the critic likes already, moved once more by an edit, is where nobody has been: candidates may be edited by
-a rising share of the edit, and may lose something for being new.
-The idea of best-of-N with a critic over chunks: Q-chunking, arXiv 2507.07969. An edit may also act without a critic:
-then the policy draws once, and there is nothing to choose; only then may it be one of the noise.
+    score_i = mean_m logit Q_m(z, t, a_1:C^i) - c novelty(a_1:C^i),   c = ood_penalty
 
-Critic and edit lie in the folder of the policy that they were trained on (`vla_rl.policies.checkpoint`).
+The critic Q scores the part of a chunk that is executed before the next one (Q-chunking, arXiv 2507.07969). It reads
+the policy's own frozen features z, and the chunk as its deviation from the policy's chunk of zero noise. So what
+success owes to the state stays with the state, and few episodes suffice to learn what the deviation adds.
+
+Candidates are the policy's draws, moved by a residual if there is one (`vla_rl.policies.residual`), and by one constant
+offset each. A good draw that the residual moves once more is where no data are. So the candidates may be moved by a
+rising share of the residual, and pay a penalty for being out of distribution. A residual may also act without a critic,
+on a single draw. Critic and residual lie in the policy's folder (`vla_rl.policies.checkpoint`).
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.flow_sampling import LEAST_VARIED, edit_shares
 from vla_rl.policies.base import example_row, flat_features
-from vla_rl.policies.editing import Edit
 from vla_rl.policies.layers import EnsembleHead, Normalizer, scaled
+from vla_rl.policies.residual import Residual
 
 if TYPE_CHECKING:
     from vla_rl.policies.base import BasePolicy, Inputs
 
+# Least scale of a deviation in the out-of-distribution penalty, in normalized action units. A gripper that has always
+# moved as usual may move otherwise, at a price.
+LEAST_VARIED = 0.05
+
 
 @dataclass(frozen=True)
-class ChoiceConfig:
-    """How a critic's policy acts.
+class BestOfNConfig:
+    """How the candidates are made and scored.
 
     Attributes:
-        draws: N candidates; 1 is the policy as it is.
-        offset: standard deviation of the candidates' constant offsets, in normalised action units; the first one has
-            none.
-        graded_edit: of N candidates the i-th (from 0) is moved by i / (N - 1) of the edit, so that the critic says how
-            far to go and the first one is the policy's own; a single one by all of it. False: every one by all of it.
-        novelty_cost: what the logit of a candidate loses for each variance by which its deviation differs from those
-            that the critic has learnt from (mean of the squared standard scores of mean and slope, over dimensions).
+        num_samples: N candidates; 1 is the policy as it is.
+        offset_std: Standard deviation of the constant offset of each candidate but the first, in normalized action
+            units.
+        graded_residual: Move candidate i of N (from 0) by i / (N - 1) of the residual, so that the critic decides how
+            far to go, and the first one is the policy's own draw; a single one by all of it. False: all of it for each.
+        ood_penalty: What the logit of a candidate loses per squared standard score of its deviation, under the critic's
+            training data (mean over the dimensions of mean and slope).
     """
 
-    draws: int = 8
-    offset: float = 0.15
-    graded_edit: bool = False
-    novelty_cost: float = 0.0
+    num_samples: int = 8
+    offset_std: float = 0.15
+    graded_residual: bool = False
+    ood_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.draws < 1 or not all(number >= 0 for number in (self.offset, self.novelty_cost)):
+        if self.num_samples < 1 or not all(number >= 0 for number in (self.offset_std, self.ood_penalty)):
             raise ConfigError(
-                "choice: expected draws >= 1, offset and novelty_cost >= 0, found "
-                f"{self.draws}, {self.offset} and {self.novelty_cost}"
+                "best_of_n: expected num_samples >= 1, offset_std and ood_penalty >= 0, found "
+                f"{self.num_samples}, {self.offset_std} and {self.ood_penalty}"
             )
 
 
@@ -60,8 +65,8 @@ class ChunkCriticConfig:
     """Architecture.
 
     Attributes:
-        chunk_ticks: C, how many actions of a chunk are judged: those that are executed before the next chunk, as many
-            as ``execution.execute_ticks``. Practice warns where the two differ; offline nobody knows what will act.
+        chunk_ticks: C, scored actions of a chunk: those that are executed before the next one, so as many as
+            ``execution.execute_ticks``. Practice warns where the two differ. Offline it is not known what will act.
         members: M.
         hidden: widths of the hidden layers, each with a LayerNorm.
     """
@@ -79,14 +84,14 @@ class ChunkCriticConfig:
 
 
 class ChunkCritic(nn.Module):
-    """M members Q_i(s, a_1:C): the logit of the chance that the episode succeeds.
+    """M members Q_m(z, t, a_1:C): the logit of the (discounted) probability that the episode succeeds.
 
     Args:
         model: the policy whose features and statistics it reads; its weights are no part of the critic.
         config: see `ChunkCriticConfig`.
 
     Attributes:
-        mean, scale: of the input rows, [I]; set by whoever trains it.
+        mean, scale: Of the input rows, [I]; the trainer sets them.
     """
 
     mean: Tensor
@@ -125,51 +130,53 @@ class ChunkCritic(nn.Module):
         return self.head(scaled(rows, self.mean, self.scale))[..., 0]
 
     def novelty(self, rows: Tensor) -> Tensor:
-        """How far the deviations of rows [..., I] are from those that it has learnt from: the mean of their squared
-        standard scores, [...].
+        """How far out of distribution the deviations of rows [..., I] are: the mean of their squared standard scores
+        under the training data, [...].
         """
         own = slice(-2 * self.action_normalizer.scale.numel(), None)
         return ((rows[..., own] - self.mean[own]) / self.scale[own].clamp(min=LEAST_VARIED)).square().mean(-1)
 
 
-class Chooser:
-    """Draws candidates and returns the one that the critic thinks most of.
+class BestOfN:
+    """Draws candidates and returns the one with the highest score.
 
     Args:
-        critic: of the policy that is asked; None: the edit alone acts, on a single draw.
-        config: see `ChoiceConfig`.
-        edit: moves every candidate before it is judged; None: nothing does.
-        ticks: C, the actions of a chunk that are executed before the next one; with a critic, those that it judges.
+        critic: Of the policy; None: the residual acts alone, on a single draw.
+        config: see `BestOfNConfig`.
+        residual: Moves every candidate before it is scored; None: there is none.
+        ticks: C, the executed actions of a chunk; with a critic, those that it scores.
 
     Raises:
-        ConfigError: without a critic, for several draws or offsets, no edit, or no ticks.
+        ConfigError: without a critic, for several draws or offsets, no residual, or no ticks.
     """
 
     def __init__(
-        self, critic: ChunkCritic | None, config: ChoiceConfig, edit: Edit | None = None, ticks: int = 0
+        self, critic: ChunkCritic | None, config: BestOfNConfig, residual: Residual | None = None, ticks: int = 0
     ) -> None:
-        if critic is None and (edit is None or ticks < 1 or config.draws != 1 or config.offset):
-            raise ConfigError("without a critic there is nothing to choose: expected an edit, its ticks and one draw")
+        if critic is None and (residual is None or ticks < 1 or config.num_samples != 1 or config.offset_std):
+            raise ConfigError(
+                "without a critic there is nothing to choose; expected a residual, its ticks and one draw"
+            )
         self.critic, self.config = None if critic is None else critic.eval(), config
-        self.edit = None if edit is None else edit.eval()
+        self.residual = None if residual is None else residual.eval()
         self.ticks = ticks if critic is None else critic.config.chunk_ticks
 
     def noise_rows(self, horizon: int) -> int:
-        """Rows of noise of one choice: of every candidate those of a draw, then one for its offset."""
-        return self.config.draws * (horizon + 1)
+        """Rows of noise of one selection: for each candidate those of a draw, then one for its offset."""
+        return self.config.num_samples * (horizon + 1)
 
     @torch.no_grad()
     def draw(
         self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> Tensor:
         """The chosen chunks, [B, H, A], raw units. Arguments as of `weighed`."""
-        return best(*self.weighed(model, inputs, tick, noise, committed))
+        return best_candidate(*self.weighed(model, inputs, tick, noise, committed))
 
     @torch.no_grad()
     def weighed(
         self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """All candidates and what is thought of each, see `judged`.
+        """All candidates and their scores, see `judged`.
 
         Args:
             model: the policy.
@@ -188,12 +195,12 @@ class Chooser:
     @torch.no_grad()
     def starts(self, noise: Tensor) -> Tensor:
         """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
-        critic nobody asks for the usual one: [B, 1, H, A].
+        critic the usual one is not needed: [B, 1, H, A].
 
         Args:
             noise: as of `weighed`.
         """
-        draws = noise.unflatten(1, (self.config.draws, -1))[:, :, :-1]
+        draws = noise.unflatten(1, (self.config.num_samples, -1))[:, :, :-1]
         return draws if self.critic is None else torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)
 
     @torch.no_grad()
@@ -207,36 +214,42 @@ class Chooser:
         free: Tensor,
         done: int | Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The candidates as they would be executed, [B, N, H, A], raw units, and what the critic thinks of each,
-        [B, N], less what novelty takes: 0 of all without a critic, or where fewer actions are left than are
-        judged.
+        """The candidates as they would be executed, [B, N, H, A], raw units, and their scores [B, N]: 0 for all without
+        a critic, or where fewer actions are left than it scores.
 
         Args:
             model, tick, noise: as of `weighed`.
             features: [B, F], of `flat_features`.
             drawn: of `starts`.
             free: [H], from 0 to 1, how far an offset may move each action.
-            done: how many actions will have been executed before the chunk is used; those after them are judged.
+            done: how many actions will have been executed before the chunk is used; those after them are scored.
         """
-        count, horizon = self.config.draws, drawn.shape[2]
+        count, horizon = self.config.num_samples, drawn.shape[2]
         candidates = drawn[:, -count:]
         features = features[:, None].expand(-1, count, -1)
         ticks = tick[:, None].expand(-1, count)
         judged = (torch.arange(self.ticks, device=drawn.device) + done).clamp(max=horizon - 1)
-        if self.edit is not None:
-            rows = self.edit.rows(features, ticks, candidates.index_select(2, judged))
-            share = torch.from_numpy(edit_shares(count, self.config.graded_edit)).to(drawn)[:, None]
-            candidates = candidates + (share * self.edit.raw(self.edit(rows)))[:, :, None] * free[:, None]
+        if self.residual is not None:
+            rows = self.residual.rows(features, ticks, candidates.index_select(2, judged))
+            share = torch.from_numpy(self._shares()).to(drawn)[:, None]
+            candidates = candidates + (share * self.residual.raw(self.residual(rows)))[:, :, None] * free[:, None]
         if self.critic is None:
             return candidates, candidates.new_zeros(candidates.shape[:2])
-        offset = noise.unflatten(1, (self.config.draws, -1))[:, :, -1:]
+        offset = noise.unflatten(1, (self.config.num_samples, -1))[:, :, -1:]
         candidates = candidates + self._offsets(self.critic, model, offset) * free[:, None]
         chunk, usual = candidates.index_select(2, judged), drawn[:, :1].index_select(2, judged)
         rows = self.critic.rows(features, ticks, chunk, usual)
         logits = self.critic(rows.flatten(0, 1)).unflatten(1, (-1, count))
-        value = logits.mean(0) - self.config.novelty_cost * self.critic.novelty(rows)
+        value = logits.mean(0) - self.config.ood_penalty * self.critic.novelty(rows)
         enough = torch.as_tensor(done, device=value.device) <= horizon - self.ticks  # actions are left to judge
         return candidates, value.where(enough, 0.0)
+
+    def _shares(self) -> NDArray[np.float32]:
+        """How much of the residual moves each of the N candidates, from 0 to 1."""
+        count = self.config.num_samples
+        if self.config.graded_residual and count > 1:
+            return np.linspace(0, 1, count, dtype=np.float32)
+        return np.ones(count, np.float32)
 
     def _offsets(self, critic: ChunkCritic, model: "BasePolicy", noise: Tensor) -> Tensor:
         """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,
@@ -244,17 +257,17 @@ class Chooser:
         """
         moved = torch.ones(noise.shape[1], 1, noise.shape[3], device=noise.device)
         moved[0], moved[..., list(model.statistics.discrete_dims)] = 0, 0
-        return self.config.offset * critic.action_normalizer.scale * moved * noise
+        return self.config.offset_std * critic.action_normalizer.scale * moved * noise
 
 
-def best(candidates: Tensor, value: Tensor) -> Tensor:
-    """The candidate that is thought most of, [B, H, A], see `choice`. Arguments are what `Chooser.judged` returns."""
-    return candidates[torch.arange(len(value), device=value.device), choice(candidates, value)]
+def best_candidate(candidates: Tensor, scores: Tensor) -> Tensor:
+    """The candidate with the highest score, [B, H, A]. Arguments are what `BestOfN.judged` returns."""
+    return candidates[torch.arange(len(scores), device=scores.device), best_index(candidates, scores)]
 
 
-def choice(candidates: Tensor, value: Tensor) -> Tensor:
-    """Which candidate is thought most of, [B]; the first of those that are alike. One that is not finite is never
-    chosen while another is, nor one whose value is not.
+def best_index(candidates: Tensor, scores: Tensor) -> Tensor:
+    """Index of the highest score, [B]; the first one of equals. A candidate or score that is not finite loses to every
+    finite one.
     """
-    known = value.where(value.isfinite(), torch.finfo(value.dtype).min)
+    known = scores.where(scores.isfinite(), torch.finfo(scores.dtype).min)
     return known.where(candidates.isfinite().flatten(2).all(-1), -torch.inf).argmax(1)

@@ -1,12 +1,12 @@
 """How often a policy would succeed, foretold from the real episodes of a run, without a robot or a simulator.
 
 The short-range model of the run's episodes is learnt anew in what *this* policy sees, and the policy, with its critic
-and edit if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over an
-episode, that the model's head gives: nothing is drawn but the policy's own noise.
+and residual if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over
+an episode, that the model's head gives: nothing is drawn but the policy's own noise.
 
 It orders policies, coarsely, that began as the run's own did. Of strangers, which see and move otherwise, little is
-foretold, and an edit that was practised in a model of the same episodes is flattered. A head that corrects every tick
-is left out, and so is delay.
+foretold, and a residual that was practised in a model of the same episodes is flattered. A head that corrects every
+tick is left out, and so is delay.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ from vla_rl.core.metadata import critic_of
 from vla_rl.data.cache import CachedEpisode
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.base import BasePolicy, draw_from_flat
-from vla_rl.policies.checkpoint import load_chooser
-from vla_rl.policies.choosing import Chooser, ChunkCriticConfig, best
+from vla_rl.policies.best_of_n import BestOfN, ChunkCriticConfig, best_candidate
+from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.folders import load_model
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
@@ -37,7 +37,7 @@ EPISODES = 200
 
 
 @dataclass(frozen=True)
-class Foretold:
+class PredictedSuccess:
     """What is foretold of a policy.
 
     Attributes:
@@ -49,7 +49,7 @@ class Foretold:
     worlds: tuple[float, ...]
 
 
-def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foretold:
+def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> PredictedSuccess:
     """Play a policy in the model of a run's episodes.
 
     Args:
@@ -64,8 +64,10 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
     """
     _, config = RunFolder.open(run, RunConfig)
     require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)
-    ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, of which critics and edits are told
-    told = {"teach_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
+    ticks = max(
+        2, config.execution.execute_ticks
+    )  # a chunk of one has no slope, of which critics and residuals are told
+    told = {"distill_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
         told["dynamics"] = config.learning.dynamics
     learner, _, _ = learner_of_run(run, ImaginedEdit.name, told, policy)
@@ -73,11 +75,11 @@ def foretell_success(run: Path, policy: Path, episodes: int = EPISODES) -> Foret
     if not own_episodes(learner):
         raise UserError(f"{run} holds no episodes of a policy; let it practise a round before policies are compared")
     critic = critic_of(policy)
-    chooser = None if critic is None else load_chooser(critic, learner.model, config.device)
-    return foretell(learner, chooser, episodes)
+    selector = None if critic is None else load_selector(critic, learner.model, config.device)
+    return foretell(learner, selector, episodes)
 
 
-def foretell(learner: ImaginedEdit, chooser: Chooser | None, episodes: int) -> Foretold:
+def foretell(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> PredictedSuccess:
     """Learn a model from the learner's episodes and play its policy there, in turn from the starts of the policy's real
     episodes (one at least) and in the world of each member.
     """
@@ -93,11 +95,11 @@ def foretell(learner: ImaginedEdit, chooser: Chooser | None, episodes: int) -> F
     normalize = learner.critic.action_normalizer.network_input
     with torch.no_grad():
         for tick in range(0, learner.data.longest, config.critic.chunk_ticks):
-            chunk = _act(model, chooser, features, tick, generator)[:, : config.critic.chunk_ticks]
+            chunk = _act(model, selector, features, tick, generator)[:, : config.critic.chunk_ticks]
             features, success = dynamics(features, normalize(chunk), member)
             lasting = lasting * (1 - success.cpu())
     worlds = [(1 - lasting)[member.cpu() == each].mean() for each in range(min(config.dynamics.members, episodes))]
-    return Foretold(float((1 - lasting).mean()), tuple(map(float, worlds)))
+    return PredictedSuccess(float((1 - lasting).mean()), tuple(map(float, worlds)))
 
 
 def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
@@ -105,14 +107,16 @@ def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
     return [episode for episode in learner.data.cache.episodes if episode.policy_version >= 0]
 
 
-def _act(model: BasePolicy, chooser: Chooser | None, features: Tensor, tick: int, generator: torch.Generator) -> Tensor:
+def _act(
+    model: BasePolicy, selector: BestOfN | None, features: Tensor, tick: int, generator: torch.Generator
+) -> Tensor:
     """The chunks [B, H, A], raw, that a policy plays where it sees features [B, F]."""
-    rows = model.horizon if chooser is None else chooser.noise_rows(model.horizon)
+    rows = model.horizon if selector is None else selector.noise_rows(model.horizon)
     noise = torch.randn(len(features), rows, model.spec.action_dim, generator=generator).to(features)
-    if chooser is None:
+    if selector is None:
         return draw_from_flat(model, features, noise)
     ticks = torch.full_like(features[:, 0], tick)
-    starts = chooser.starts(noise)
+    starts = selector.starts(noise)
     every = features.repeat_interleave(starts.shape[1], 0)
     drawn = draw_from_flat(model, every, starts.flatten(0, 1)).unflatten(0, starts.shape[:2])
-    return best(*chooser.judged(model, features, ticks, noise, drawn, features.new_ones(model.horizon), 0))
+    return best_candidate(*selector.judged(model, features, ticks, noise, drawn, features.new_ones(model.horizon), 0))

@@ -11,11 +11,11 @@ from tiny_world import MIXED, P, make_episode
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.data.run_folder import RunFolder
-from vla_rl.policies.checkpoint import save_chooser
-from vla_rl.policies.choosing import ChoiceConfig, Chooser
-from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
+from vla_rl.policies.checkpoint import save_selector
 from vla_rl.policies.folders import load_model
-from vla_rl.training.foretelling import foretell, foretell_success
+from vla_rl.policies.residual import Residual, ResidualConfig
+from vla_rl.training.policy_ranking import foretell, predict_success
 
 TINY = ["--config", "tiny", "algorithm=imagined_edit", "budget.evaluation_episodes=1", "learning.critic.chunk_ticks=8"]
 TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5"]
@@ -35,13 +35,13 @@ def arriving(index: int):
     return episode
 
 
-def going(model, way: float) -> Chooser:
+def going(model, way: float) -> BestOfN:
     """A policy whose first action is moved by as much."""
-    edit = Edit(model, EditConfig(hidden=(8,), bound=2.0))
+    residual = Residual(model, ResidualConfig(hidden=(8,), bound=2.0))
     with torch.no_grad():
-        edit.net[-1].weight.zero_()
-        edit.net[-1].bias.copy_(torch.tensor([way, 0.0]))
-    return Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, ticks=2)
+        residual.net[-1].weight.zero_()
+        residual.net[-1].bias.copy_(torch.tensor([way, 0.0]))
+    return BestOfN(None, BestOfNConfig(num_samples=1, offset_std=0.0), residual, ticks=2)
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_it_is_the_same_again_and_leaves_random_numbers_alone(make_cache) -> Non
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "run"
     options = [*TINY, "task.env=tests.fakes.lucky:make_lucky", "takeover.enabled=false", "learning.branches.updates=1"]
-    few = ["budget.steps_per_round=1", "learning.teach_steps=0", "budget.evaluate_every_round=false"]
+    few = ["budget.steps_per_round=1", "learning.distill_steps=0", "budget.evaluate_every_round=false"]
     assert main(["train", *options, *few, "--out", str(out)]) == 0
     return out
 
@@ -88,17 +88,19 @@ def test_the_policies_of_a_run_are_ranked(run: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 def test_a_policy_may_be_judged_at_another_length_than_is_executed(run: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere"):
-        foretell_success(run, tmp_path / "nowhere")
+        predict_success(run, tmp_path / "nowhere")
     model, meta = load_model(run / "policies" / "version_0002")
     model.save(tmp_path / "other", meta)
-    edit = Edit(model, EditConfig(hidden=(8,)))
-    save_chooser(tmp_path / "other" / "critic", Chooser(None, ChoiceConfig(draws=1, offset=0.0), edit, ticks=3))
+    residual = Residual(model, ResidualConfig(hidden=(8,)))
+    save_selector(
+        tmp_path / "other" / "critic", BestOfN(None, BestOfNConfig(num_samples=1, offset_std=0.0), residual, ticks=3)
+    )
     config = (run / "config.yaml").read_text()
     assert "execute_ticks: 8" in config
     found = []
     for executed in (8, 2, 1):
         (run / "config.yaml").write_text(config.replace("execute_ticks: 8", f"execute_ticks: {executed}"))
-        found.append(foretell_success(run, tmp_path / "other", 6))
+        found.append(predict_success(run, tmp_path / "other", 6))
     (run / "config.yaml").write_text(config)
     assert found[0] != found[1], "the model knows chunks as long as those that the run executes"
     assert found[1] == found[2], "of one tick at a time the model knows two"
@@ -109,4 +111,4 @@ def test_a_run_without_practice_foretells_nothing(run: Path, tmp_path: Path) -> 
     new = tmp_path / "new"
     assert main(["train", *TINY, "budget.rounds=0", "task.env=tests.fakes.lucky:make_lucky", "--out", str(new)]) == 0
     with pytest.raises(UserError, match="no episodes of a policy"):
-        foretell_success(new, run / "policies" / "version_0001")
+        predict_success(new, run / "policies" / "version_0001")

@@ -11,13 +11,19 @@ import torch
 from tiny_policy import SPEC, make_model, make_observation
 
 from vla_rl.core.errors import CheckpointError, ConfigError
-from vla_rl.core.flow_sampling import LEAST_VARIED
 from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.policies.base import draw_from_flat, flat_features
-from vla_rl.policies.checkpoint import save_chooser
-from vla_rl.policies.choosing import ChoiceConfig, Chooser, ChunkCritic, ChunkCriticConfig, best
-from vla_rl.policies.editing import Edit, EditConfig
+from vla_rl.policies.best_of_n import (
+    LEAST_VARIED,
+    BestOfN,
+    BestOfNConfig,
+    ChunkCritic,
+    ChunkCriticConfig,
+    best_candidate,
+)
+from vla_rl.policies.checkpoint import save_selector
 from vla_rl.policies.folders import load_policy
+from vla_rl.policies.residual import Residual, ResidualConfig
 
 TICKS, DRAWS = 4, 6
 SMALL = ChunkCriticConfig(chunk_ticks=TICKS, members=2, hidden=(8,))
@@ -54,7 +60,7 @@ class _Peaked(torch.nn.Module):
 def acting(model, critic: ChunkCritic | None, **choice: float):
     policy = model.acting(version=1)
     if critic is not None:
-        policy.chooser = Chooser(critic, ChoiceConfig(**choice))
+        policy.selector = BestOfN(critic, BestOfNConfig(**choice))
     policy.reset(5)
     return policy
 
@@ -64,7 +70,7 @@ def test_one_draw_without_an_offset_is_the_policy_as_it_is(committed: int) -> No
     model, observation = make_model(), make_observation()
     given = np.full((committed, SPEC.action_dim), 0.1, np.float32)
     plain = acting(model, None).infer(observation, given)
-    chosen = acting(model, liking(model, 0, 1.0), draws=1, offset=0.0).infer(observation, given)
+    chosen = acting(model, liking(model, 0, 1.0), num_samples=1, offset_std=0.0).infer(observation, given)
     np.testing.assert_allclose(chosen.actions, plain.actions, atol=1e-6)
 
 
@@ -72,7 +78,10 @@ def test_one_draw_without_an_offset_is_the_policy_as_it_is(committed: int) -> No
 def test_the_candidate_is_executed_that_the_critic_likes_best(sign: float) -> None:
     model, observation = make_model(), make_observation()
     critic = liking(model, 0, sign)
-    chosen = [acting(model, critic, draws=count, offset=0.5).infer(observation).actions for count in (1, 2, 4, 8, 16)]
+    chosen = [
+        acting(model, critic, num_samples=count, offset_std=0.5).infer(observation).actions
+        for count in (1, 2, 4, 8, 16)
+    ]
     liked = [float(sign * chunk[:TICKS, 0].mean()) for chunk in chosen]
     assert liked == sorted(liked), "more candidates contain the fewer"
     assert liked[-1] > liked[0]
@@ -86,17 +95,17 @@ def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
 ) -> None:
     """Also where it is the first, which the others are compared with."""
     model, generator = make_model(), torch.Generator().manual_seed(0)
-    chooser = Chooser(liking(model, 0, 1.0), ChoiceConfig(draws=DRAWS, novelty_cost=0.5))
-    features = torch.zeros(1, len(chooser.critic.mean) - 1 - 2 * SPEC.action_dim)
-    noise = torch.randn(1, chooser.noise_rows(model.horizon), SPEC.action_dim, generator=generator)
+    selector = BestOfN(liking(model, 0, 1.0), BestOfNConfig(num_samples=DRAWS, ood_penalty=0.5))
+    features = torch.zeros(1, len(selector.critic.mean) - 1 - 2 * SPEC.action_dim)
+    noise = torch.randn(1, selector.noise_rows(model.horizon), SPEC.action_dim, generator=generator)
     drawn = torch.randn(1, 1 + DRAWS, model.horizon, SPEC.action_dim, generator=generator)
     drawn[0, 1 + candidate, action, 0] = number
-    judged = chooser.judged(model, features, torch.zeros(1), noise, drawn, torch.ones(model.horizon), 0)
-    assert best(*judged).isfinite().all()
+    judged = selector.judged(model, features, torch.zeros(1), noise, drawn, torch.ones(model.horizon), 0)
+    assert best_candidate(*judged).isfinite().all()
 
 
-class _Usual(Chooser):
-    """Every candidate is the policy's usual chunk, so that they differ by their edits alone."""
+class _Usual(BestOfN):
+    """Every candidate is the policy's usual chunk, so that they differ by their residuals alone."""
 
     def starts(self, noise: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(super().starts(noise))
@@ -107,16 +116,16 @@ class _Usual(Chooser):
 )
 def test_of_graded_edits_the_critic_says_how_far_to_go(best: float, graded: bool, share: float) -> None:
     model, amount = make_model(), 0.3
-    critic, edit = liking(model, 0, 1.0), pushing(model, amount)
-    whole = edit(torch.zeros(1, len(edit.mean)))[0, 0].item()
+    critic, residual = liking(model, 0, 1.0), pushing(model, amount)
+    whole = residual(torch.zeros(1, len(residual.mean)))[0, 0].item()
     critic.head = _Peaked(critic.head.column, best * whole)
 
-    def acts(edit: Edit | None) -> np.ndarray:
+    def acts(residual: Residual | None) -> np.ndarray:
         policy = acting(model, None)
-        policy.chooser = _Usual(critic, ChoiceConfig(draws=5, offset=0.0, graded_edit=graded), edit)
+        policy.selector = _Usual(critic, BestOfNConfig(num_samples=5, offset_std=0.0, graded_residual=graded), residual)
         return policy.infer(make_observation()).actions[:TICKS, 0]
 
-    moved = (acts(edit) - acts(None)) / float(edit.action_normalizer.scale[0])
+    moved = (acts(residual) - acts(None)) / float(residual.action_normalizer.scale[0])
     np.testing.assert_allclose(moved, share * whole, atol=1e-5)
 
 
@@ -133,7 +142,7 @@ def test_what_is_new_costs_the_variances_by_which_it_is() -> None:
     never.scale.fill_(1e-6)
     assert never.novelty(rows)[1] == pytest.approx(1 / LEAST_VARIED**2 / (2 * SPEC.action_dim)), "not without bound"
     observation = make_observation()
-    free, bound = (acting(model, critic, draws=8, offset=1.0, novelty_cost=cost) for cost in (0.0, 1e4))
+    free, bound = (acting(model, critic, num_samples=8, offset_std=1.0, ood_penalty=cost) for cost in (0.0, 1e4))
     liked = [float(policy.infer(observation).actions[:TICKS, 0].mean()) for policy in (free, bound)]
     assert liked[0] > liked[1], "at any price"
 
@@ -142,7 +151,7 @@ def test_what_is_committed_is_kept_and_what_follows_is_judged() -> None:
     model, observation = make_model(), make_observation()
     given = np.full((3, SPEC.action_dim), 0.2, np.float32)
     chunks = [
-        acting(model, liking(model, 0, sign), draws=DRAWS, offset=0.5).infer(observation, given).actions
+        acting(model, liking(model, 0, sign), num_samples=DRAWS, offset_std=0.5).infer(observation, given).actions
         for sign in (1.0, -1.0)
     ]
     for chunk in chunks:
@@ -158,9 +167,9 @@ def test_a_guided_chunk_is_chosen_too_and_what_is_held_stays(exact: bool) -> Non
     def guided(critic: ChunkCritic | None, **choice: float) -> np.ndarray:
         return acting(model, critic, **choice).infer_guided(observation, previous, 2, exact_gradient=exact).actions
 
-    same = guided(liking(model, 0, 1.0), draws=1, offset=0.0)
+    same = guided(liking(model, 0, 1.0), num_samples=1, offset_std=0.0)
     np.testing.assert_allclose(same, guided(None), atol=1e-5)
-    up, down = (guided(liking(model, 0, sign), draws=DRAWS, offset=0.5) for sign in (1.0, -1.0))
+    up, down = (guided(liking(model, 0, sign), num_samples=DRAWS, offset_std=0.5) for sign in (1.0, -1.0))
     assert up[2 : 2 + TICKS, 0].mean() > down[2 : 2 + TICKS, 0].mean()
     moved = np.abs(up - down).max(1)
     assert moved[:2].max() < 0.5 * moved[-3:].min()
@@ -169,9 +178,9 @@ def test_a_guided_chunk_is_chosen_too_and_what_is_held_stays(exact: bool) -> Non
 def test_offsets_are_of_normalised_size_and_none_for_the_first_candidate_and_discrete_dimensions() -> None:
     model = make_model(discrete_dims=(1,))
     critic = ChunkCritic(model, SMALL)
-    chooser = Chooser(critic, ChoiceConfig(draws=DRAWS, offset=0.5))
+    selector = BestOfN(critic, BestOfNConfig(num_samples=DRAWS, offset_std=0.5))
     noise = torch.randn(2000, DRAWS, 1, SPEC.action_dim, generator=torch.Generator().manual_seed(0))
-    offsets = chooser._offsets(critic, model, noise)
+    offsets = selector._offsets(critic, model, noise)
     assert not offsets[:, 0].any()
     assert not offsets[..., 1].any()
     assert float(offsets[:, 1:, 0, 0].std()) == pytest.approx(0.5 * model.statistics.action.std[0], rel=0.05)
@@ -179,7 +188,7 @@ def test_offsets_are_of_normalised_size_and_none_for_the_first_candidate_and_dis
 
 def test_choices_repeat_exactly_and_follow_the_seed() -> None:
     model, observation = make_model(), make_observation()
-    policy = acting(model, liking(model, 0, 1.0), draws=DRAWS, offset=0.5)
+    policy = acting(model, liking(model, 0, 1.0), num_samples=DRAWS, offset_std=0.5)
     first = policy.infer(observation).actions
     policy.reset(5)
     np.testing.assert_array_equal(policy.infer(observation).actions, first)
@@ -202,7 +211,7 @@ def test_several_draws_equal_those_drawn_alone() -> None:
 
 def test_a_choice_looks_at_an_observation_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, observation = make_model(), make_observation()
-    policy, looks = acting(model, liking(model, 0, 1.0), draws=DRAWS), []
+    policy, looks = acting(model, liking(model, 0, 1.0), num_samples=DRAWS), []
     features = model.features
     monkeypatch.setattr(model, "features", lambda *inputs: looks.append(1) or features(*inputs))
     policy.infer(observation)
@@ -213,10 +222,10 @@ def test_a_critic_travels_in_the_folder_of_its_policy(tmp_path: Path) -> None:
     model, observation = make_model(), make_observation()
     critic = ChunkCritic(model, SMALL)
     model.save(tmp_path / "policy", {"policy_version": 3})
-    save_chooser(tmp_path / "policy" / CRITIC_FOLDER, Chooser(critic, ChoiceConfig(draws=5, offset=0.3)))
+    save_selector(tmp_path / "policy" / CRITIC_FOLDER, BestOfN(critic, BestOfNConfig(num_samples=5, offset_std=0.3)))
     found = load_policy(tmp_path / "policy")
     found.reset(5)
-    wanted = acting(model, critic, draws=5, offset=0.3).infer(observation)
+    wanted = acting(model, critic, num_samples=5, offset_std=0.3).infer(observation)
     np.testing.assert_array_equal(found.infer(observation).actions, wanted.actions)
     assert found.version == 3
 
@@ -230,7 +239,7 @@ def test_a_critic_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damag
         critic.head.out.bias.data = torch.zeros(3, 1, 1)
     if damage == "not finite":
         critic.head.out.bias.data.fill_(float("nan"))
-    save_chooser(folder / CRITIC_FOLDER, Chooser(critic, ChoiceConfig()))
+    save_selector(folder / CRITIC_FOLDER, BestOfN(critic, BestOfNConfig()))
     file = folder / CRITIC_FOLDER / "config.json"
     if damage == "weights":
         weights = next((folder / CRITIC_FOLDER).glob("*.safetensors"))
@@ -244,11 +253,11 @@ def test_a_critic_that_does_not_fit_is_refused_in_one_line(tmp_path: Path, damag
     assert "\n" not in str(caught.value)
 
 
-def pushing(model, amount: float) -> Edit:
-    """An edit that wants every dimension moved by so much."""
-    edit = Edit(model, EditConfig(hidden=(8,)))
-    edit.net[-1].bias.data.fill_(amount)
-    return edit
+def pushing(model, amount: float) -> Residual:
+    """A residual that wants every dimension moved by so much."""
+    residual = Residual(model, ResidualConfig(hidden=(8,)))
+    residual.net[-1].bias.data.fill_(amount)
+    return residual
 
 
 def test_an_edit_moves_what_is_free_and_continuous_by_one_bounded_offset() -> None:
@@ -258,7 +267,7 @@ def test_an_edit_moves_what_is_free_and_continuous_by_one_bounded_offset() -> No
     plain = policy.infer(observation, given).actions
 
     def moved(amount: float) -> np.ndarray:
-        policy.chooser = Chooser(critic, ChoiceConfig(draws=1, offset=0.0), pushing(model, amount))
+        policy.selector = BestOfN(critic, BestOfNConfig(num_samples=1, offset_std=0.0), pushing(model, amount))
         return (policy.infer(observation, given).actions - plain) / model.statistics.action.std[0]
 
     assert np.abs(moved(0.0)).max() < 1e-5
@@ -272,22 +281,22 @@ def test_an_edit_moves_what_is_free_and_continuous_by_one_bounded_offset() -> No
 
 def test_where_nothing_is_left_to_choose_the_committed_chunk_is_executed() -> None:
     model, given = make_model(), np.full((8, SPEC.action_dim), 0.1, np.float32)
-    policy = acting(model, ChunkCritic(model, SMALL), draws=2, offset=0.3)
-    policy.chooser.edit = pushing(model, 0.3)
+    policy = acting(model, ChunkCritic(model, SMALL), num_samples=2, offset_std=0.3)
+    policy.selector.residual = pushing(model, 0.3)
     np.testing.assert_array_equal(policy.infer(make_observation(), given).actions, given)
 
 
 def test_the_critic_judges_edited_candidates_and_both_travel_together(tmp_path: Path) -> None:
     model, observation = make_model(), make_observation()
-    chooser = Chooser(ChunkCritic(model, SMALL), ChoiceConfig(draws=3, offset=0.2), pushing(model, 0.3))
+    selector = BestOfN(ChunkCritic(model, SMALL), BestOfNConfig(num_samples=3, offset_std=0.2), pushing(model, 0.3))
     model.save(tmp_path / "policy")
-    save_chooser(tmp_path / "policy" / CRITIC_FOLDER, chooser)
+    save_selector(tmp_path / "policy" / CRITIC_FOLDER, selector)
     found = load_policy(tmp_path / "policy")
     wanted = acting(model, None)
-    wanted.chooser = chooser
+    wanted.selector = selector
     found.reset(5)
     np.testing.assert_array_equal(found.infer(observation).actions, wanted.infer(observation).actions)
-    wanted.chooser = Chooser(chooser.critic, chooser.config)
+    wanted.selector = BestOfN(selector.critic, selector.config)
     assert not np.array_equal(found.infer(observation).actions, wanted.infer(observation).actions)
 
 
@@ -300,13 +309,13 @@ def test_a_chunk_from_features_is_the_chunk_of_their_observation() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    negative = [{name: wrong} for name in ("offset", "novelty_cost") for wrong in (-0.1, float("nan"))]
-    for wrong in ({"draws": 0}, *negative):
+    negative = [{name: wrong} for name in ("offset_std", "ood_penalty") for wrong in (-0.1, float("nan"))]
+    for wrong in ({"num_samples": 0}, *negative):
         with pytest.raises(ConfigError):
-            ChoiceConfig(**wrong)
+            BestOfNConfig(**wrong)
     for wrong in ({"bound": 0.0}, {"hidden": ()}):
         with pytest.raises(ConfigError):
-            EditConfig(**wrong)
+            ResidualConfig(**wrong)
     for wrong in ({"chunk_ticks": 1}, {"members": 0}, {"hidden": ()}):
         with pytest.raises(ConfigError):
             ChunkCriticConfig(**wrong)
@@ -339,12 +348,12 @@ def test_exploration_moves_a_whole_chunk_and_nothing_discrete_or_committed() -> 
 @pytest.mark.parametrize("committed", [0, 2])
 def test_an_edit_acts_without_a_critic_as_with_one_that_has_no_choice(tmp_path: Path, committed: int) -> None:
     model, observation = make_model(), make_observation()
-    given, alone = np.full((committed, SPEC.action_dim), 0.1, np.float32), ChoiceConfig(draws=1, offset=0.0)
-    edit, policy = pushing(model, 0.3), acting(model, None)
-    policy.chooser = Chooser(ChunkCritic(model, SMALL), alone, edit)
+    given, alone = np.full((committed, SPEC.action_dim), 0.1, np.float32), BestOfNConfig(num_samples=1, offset_std=0.0)
+    residual, policy = pushing(model, 0.3), acting(model, None)
+    policy.selector = BestOfN(ChunkCritic(model, SMALL), alone, residual)
     wanted = policy.infer(observation, given).actions
     model.save(tmp_path / "policy")
-    save_chooser(tmp_path / "policy" / CRITIC_FOLDER, Chooser(None, alone, edit, TICKS))
+    save_selector(tmp_path / "policy" / CRITIC_FOLDER, BestOfN(None, alone, residual, TICKS))
     found = load_policy(tmp_path / "policy")
     found.reset(5)
     np.testing.assert_allclose(found.infer(observation, given).actions, wanted, atol=1e-6)
@@ -358,7 +367,7 @@ def test_an_edit_acts_without_a_critic_as_with_one_that_has_no_choice(tmp_path: 
 
 def test_without_a_critic_there_is_nothing_to_choose() -> None:
     model = make_model()
-    edit, alone = pushing(model, 0.3), ChoiceConfig(draws=1, offset=0.0)
-    for choice, own, ticks in ((ChoiceConfig(), edit, 4), (alone, None, 4), (alone, edit, 0)):
+    residual, alone = pushing(model, 0.3), BestOfNConfig(num_samples=1, offset_std=0.0)
+    for choice, own, ticks in ((BestOfNConfig(), residual, 4), (alone, None, 4), (alone, residual, 0)):
         with pytest.raises(ConfigError, match="one draw"):
-            Chooser(None, choice, own, ticks)
+            BestOfN(None, choice, own, ticks)

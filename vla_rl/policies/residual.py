@@ -1,8 +1,10 @@
-"""A small bounded correction of a frozen policy's chunks: one constant offset for all actions of a chunk.
+"""The residual of a frozen policy: one small, bounded offset for all actions of a chunk (as ResFiT, arXiv 2509.19301).
 
-Independent noise on single actions averages out over a chunk, so that nothing is learnt from it; one coherent offset of
-few dimensions does not. The edit sees the state through the policy's own features, and the ends of the chunk that it
-moves. It begins as no correction at all. Residual policies on frozen ones: ResFiT, arXiv 2509.19301.
+    a_1:C = pi(z, noise) + mu(z, t, a_1, a_C)
+
+Independent noise on single actions averages out over a chunk, so nothing is learned from it. One coherent offset of few
+dimensions does not. The residual reads the policy's own features z and the ends of the chunk that it moves. It is zero
+before it is trained.
 """
 
 from dataclasses import dataclass
@@ -18,17 +20,16 @@ from vla_rl.policies.layers import Normalizer, scaled
 if TYPE_CHECKING:
     from vla_rl.policies.base import BasePolicy
 
-
 _LEAST_SCALE = 1e-2
 
 
 @dataclass(frozen=True)
-class EditConfig:
-    """Architecture, as the file of an edit keeps it.
+class ResidualConfig:
+    """Architecture.
 
     Attributes:
-        bound: of an offset, in normalised action units.
-        hidden: widths of the hidden layers.
+        bound: Largest offset, in normalized action units.
+        hidden: Widths of the hidden layers.
     """
 
     bound: float = 0.5
@@ -37,19 +38,19 @@ class EditConfig:
     def __post_init__(self) -> None:
         if not self.bound > 0 or not self.hidden:
             raise ConfigError(
-                f"edit: expected bound > 0 and at least one hidden layer, found {self.bound} and {self.hidden}"
+                f"residual: expected bound > 0 and at least one hidden layer, found {self.bound} and {self.hidden}"
             )
 
 
-class Edit(nn.Module):
-    """The offset of a chunk, deterministic; whoever trains it adds noise.
+class Residual(nn.Module):
+    """mu, the offset of a chunk. It is deterministic; the trainer adds noise.
 
     Args:
-        model: the policy whose features and statistics it reads; its weights are no part of the edit.
-        config: see `EditConfig`.
+        model: the policy whose features and statistics it reads; its weights are no part of the residual.
+        config: see `ResidualConfig`.
 
     Attributes:
-        mean, scale: of the input rows, [I]; set by whoever trains it.
+        mean, scale: Of the input rows, [I]; the trainer sets them.
         moved: [A], 1 in the dimensions that are moved, 0 in discrete ones and in those that never change.
     """
 
@@ -57,9 +58,9 @@ class Edit(nn.Module):
     scale: Tensor
     moved: Tensor
 
-    def __init__(self, model: "BasePolicy", config: EditConfig | None = None) -> None:
+    def __init__(self, model: "BasePolicy", config: ResidualConfig | None = None) -> None:
         super().__init__()
-        self.config = config = config or EditConfig()
+        self.config = config = config or ResidualConfig()
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         moved = (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
@@ -77,7 +78,7 @@ class Edit(nn.Module):
 
     @property
     def corrects(self) -> bool:
-        """Whether it has ever been trained: before that it is no correction at all, whatever its inputs' scale."""
+        """Whether it has been trained: before, it is zero whatever the scale of its inputs."""
         return bool(self._last.weight.any() or self._last.bias.any())
 
     @property
@@ -103,7 +104,7 @@ class Edit(nn.Module):
         return torch.cat([features, tick[..., None], ends.flatten(-2)], -1)
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Offsets [..., A] of rows [..., I], in the units of `EditConfig.bound`; 0 in discrete dimensions."""
+        """Offsets [..., A] of rows [..., I], in the units of `ResidualConfig.bound`; 0 in discrete dimensions."""
         offset = self.net(scaled(rows, self.mean, self.scale))
         return self.config.bound * torch.tanh(offset / self.config.bound) * self.moved
 

@@ -201,12 +201,12 @@ def test_laws_and_equality_of_numpy_and_torch(rows, config):
     assert np.isfinite(found).all()
     assert (found >= 0).all()
     assert not found[samples.rollout & ~samples.success].any()
-    practised = samples.rollout | samples.intervention
+    practiced = samples.rollout | samples.intervention
     gates = advantage_gate(values.viability_logit, *advantages(values, samples), config)
     assert ((gates >= 0) & (gates <= 2)).all()
     pre = pre_weights(gates, samples, config)
-    if practised.any():
-        assert found[practised].mean() == pytest.approx(min(1.0, pre[practised].mean() / SMALLEST_MEAN), rel=1e-4)
+    if practiced.any():
+        assert found[practiced].mean() == pytest.approx(min(1.0, pre[practiced].mean() / SMALLEST_MEAN), rel=1e-4)
     same, torch_logs = weights(as_torch(values), as_torch(samples), config, 0)
     np.testing.assert_allclose(same.numpy(), found, rtol=1e-3, atol=1e-3)
     assert torch_logs["gate_mean"] == pytest.approx(logs["gate_mean"], abs=1e-5)

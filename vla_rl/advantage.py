@@ -162,9 +162,9 @@ def normalise(weight: Array, samples: Samples) -> Array:
     The share of demonstrations in the loss so does not depend on how well the rollouts went. If all samples of a kind
     weigh 0 (a batch of failures), they stay 0.
     """
-    practised = samples.rollout | samples.intervention
+    practiced = samples.rollout | samples.intervention
     demonstrated = weight / _mean(weight, samples.demonstration).clip(min=SMALLEST_MEAN)
-    return _library(weight).where(practised, weight / _mean(weight, practised).clip(min=SMALLEST_MEAN), demonstrated)
+    return _library(weight).where(practiced, weight / _mean(weight, practiced).clip(min=SMALLEST_MEAN), demonstrated)
 
 
 def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:
@@ -195,12 +195,12 @@ def diagnostics(gates: Array, weight: Array, samples: Samples, config: Advantage
         ``effective_samples``: (sum w)^2 / (B sum w^2), 1 for equal weights.
     """
     weighed = gated(samples, config)
-    practised = samples.rollout | samples.intervention
+    practiced = samples.rollout | samples.intervention
     saturated = abs(gates - 1.0) > SATURATED_TANH
     return {
         "gate_mean": float(_mean(gates, weighed)) if weighed.any() else 1.0,
         "gate_saturated": float(_mean(saturated, weighed)),
-        "kept": float(_mean(weight > 0, practised)),
+        "kept": float(_mean(weight > 0, practiced)),
         "effective_samples": effective_samples(weight),
     }
 

@@ -1,4 +1,4 @@
-"""Policies of lerobot, tiny and random, practise like ours: demonstrations, supervised, a round, evaluated."""
+"""Policies of lerobot, tiny and random, practice like ours: demonstrations, supervised, a round, evaluated."""
 
 import json
 import logging
@@ -49,7 +49,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         logging.disable(logging.NOTSET)
 
 
-def test_it_practises_on_statistics_of_the_demonstrations(run: Path) -> None:
+def test_it_practices_on_statistics_of_the_demonstrations(run: Path) -> None:
     evaluations = json.loads((run / "summary.json").read_text())["evaluations"]
     assert [entry["label"] for entry in evaluations] == ["supervised", "round 1"]
     assert weights(run, 0) != weights(run, 1)

@@ -1,4 +1,4 @@
-"""Somebody else's policy, from a folder that only PYTHONPATH knows: trained, practised by a worker, resumed, evaluated,
+"""Somebody else's policy, from a folder that only PYTHONPATH knows: trained, practiced by a worker, resumed, evaluated,
 and on a robot.
 """
 
@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_practises(run: Path) -> None:
+def test_it_practices(run: Path) -> None:
     evaluations = json.loads((run / "summary.json").read_text())["evaluations"]
     assert [entry["label"] for entry in evaluations] == ["supervised", "round 1"]
     assert weights(run, 0) != weights(run, 1)

@@ -1,4 +1,4 @@
-"""A task of somebody's own, from a package of his own that knows nothing of us: recorded, trained, practised, measured.
+"""A task of somebody's own, from a package of his own that knows nothing of us: recorded, trained, practiced, measured.
 
 See tests/fakes/own_package.
 """
@@ -56,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(recorded: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Practised alone, by a worker, from demonstrations that are gone afterwards."""
+    """Practiced alone, by a worker, from demonstrations that are gone afterwards."""
     folder = tmp_path_factory.mktemp("runs") / "alone"
     copy = folder.with_name("demonstrations")
     shutil.copytree(recorded, copy)
@@ -80,7 +80,7 @@ def test_a_script_demonstrates(recorded: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_trains_from_what_was_brought_and_practises_alone(trained: Path, recorded: Path) -> None:
+def test_it_trains_from_what_was_brought_and_practices_alone(trained: Path, recorded: Path) -> None:
     ours, theirs = EpisodeStore(trained / "episodes", create=False), EpisodeStore(recorded, create=False)
     demonstrations = [name for name in ours.ids() if name.startswith("demo-")]
     assert len(demonstrations) == DEMONSTRATIONS

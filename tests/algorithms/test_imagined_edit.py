@@ -1,4 +1,4 @@
-"""A residual that is practised in imagined branches, before the critic of the round learns."""
+"""A residual that is practiced in imagined branches, before the critic of the round learns."""
 
 import copy
 from dataclasses import replace

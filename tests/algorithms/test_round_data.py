@@ -154,9 +154,9 @@ def test_leaving_failures_out_keeps_the_expected_gradient(make_cache, groups_lef
             drawn[frames] = weights[name] / total / max(len(frames), 1)
         kind, success = data.credit.actor_kind, data.credit.actor_outcome
         pre = np.where(kind == ActorKind.ROLLOUT, gate * success, 1.0)
-        practised = (kind != ActorKind.DEMONSTRATION) & (drawn > 0)
-        mean = (drawn * pre)[practised].sum() / drawn[practised].sum()
-        shares.append(drawn * np.where(practised, pre / mean, pre))
+        practiced = (kind != ActorKind.DEMONSTRATION) & (drawn > 0)
+        mean = (drawn * pre)[practiced].sum() / drawn[practiced].sum()
+        shares.append(drawn * np.where(practiced, pre / mean, pre))
     np.testing.assert_allclose(shares[0], shares[1], atol=1e-12)
 
 

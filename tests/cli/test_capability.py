@@ -62,8 +62,8 @@ def test_a_choice_of_ones_own_always_wins_and_a_simulator_keeps_its_setting(tmp_
     assert resolve_config(policy).execution.strategy == "sync"
     assert resolve_config(policy, strategy="sync", realtime=True).execution.strategy == "sync"
     assert resolve_config(policy, overrides=["execution.strategy=naive"], realtime=True).execution.strategy == "naive"
-    practised = folder(tmp_path, {"execution": {"strategy": "temporal_ensembling"}})
-    assert resolve_config(practised, realtime=True).execution.strategy == "temporal_ensembling"
+    practiced = folder(tmp_path, {"execution": {"strategy": "temporal_ensembling"}})
+    assert resolve_config(practiced, realtime=True).execution.strategy == "temporal_ensembling"
     expert = PolicyFolder(tmp_path / "nowhere", SPEC, 16, (), 0)
     assert resolve_config(expert, realtime=True).execution.strategy == "naive"
 

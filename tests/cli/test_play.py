@@ -142,9 +142,9 @@ def test_a_takeover_in_the_browser_is_intervention_data(page: BrowserPage, tmp_p
     person = [f"takeover.supervisor={__name__}:Scripted", "takeover.options.pace=50", "takeover.options.size_px=32"]
     assert main([*command, *person]) == 0
     store = EpisodeStore(out / "episodes")
-    practised = [store.read(name) for name in store.ids() if name.startswith("round")]
-    assert practised
-    for episode in practised:
+    practiced = [store.read(name) for name in store.ids() if name.startswith("round")]
+    assert practiced
+    for episode in practiced:
         assert episode.origin is Origin.SIM
         assert (episode.source[5 : min(20, len(episode))] == Source.HUMAN).all()
         assert (episode.source[:5] == Source.POLICY).all()

@@ -437,7 +437,7 @@ TINY_ALONE = (
 
 
 @pytest.mark.slow
-def test_what_practised_alone_is_exported_and_follows_its_run(
+def test_what_practiced_alone_is_exported_and_follows_its_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """From `vla-rl train --config alone` to a deployment that chooses as the trained policy, version after version."""

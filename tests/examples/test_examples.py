@@ -131,7 +131,7 @@ def test_a_robot_is_driven_and_its_episodes_are_kept(installed: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_a_policy_practises_in_a_worker_and_goes_on_where_it_was(installed: Path, tmp_path: Path) -> None:
+def test_a_policy_practices_in_a_worker_and_goes_on_where_it_was(installed: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", "policy.kind=thumbnails", "policy.width=32", "learning.critic.backbone=own")
     assert read_yaml(run / "config.yaml")["policy"] == {"kind": "thumbnails", "horizon": 16, "width": 32}
     # In a process that has seen nothing of all this.
@@ -151,7 +151,7 @@ def test_a_task_is_recorded_and_learnt_from_what_was_recorded(installed: Path, t
 
 
 @pytest.mark.slow
-def test_an_algorithm_practises_in_a_worker(installed: Path, tmp_path: Path) -> None:
+def test_an_algorithm_practices_in_a_worker(installed: Path, tmp_path: Path) -> None:
     run = train(tmp_path / "run", "algorithm=hurry", "learning.half_life_steps=15")
     config = read_yaml(run / "config.yaml")
     assert config["learning"]["half_life_steps"] == 15

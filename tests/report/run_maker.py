@@ -112,7 +112,7 @@ def write_episodes(run: Path) -> None:
         played.add(make_episode(f"v0000-{number:06d}", 8 if first else 14, first, version=0, seed=900 + number))
         played.add(make_episode(f"v0001-{number:06d}", 9, True, version=1, seed=900 + number))
         played.add(make_episode(f"v0002-{number:06d}", 6 if last else 14, last, version=2, seed=900 + number))
-    practised = EpisodeStore(run / "episodes")
+    practiced = EpisodeStore(run / "episodes")
     episodes = [
         make_episode("round001-00000", 20, True),
         make_episode("round001-00001", 30, False),
@@ -121,7 +121,7 @@ def write_episodes(run: Path) -> None:
     ]
     (run / "traces").mkdir()
     for episode in episodes:
-        practised.add(episode)
+        practiced.add(episode)
         write_trace(run, episode.episode_id, len(episode))
 
 

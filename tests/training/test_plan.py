@@ -14,8 +14,8 @@ def test_stages_follow_each_other_without_gaps() -> None:
     stages = plan(budget)
     assert [stage.name for stage in stages] == [
         "demonstrate 0", "supervise 0", "evaluate 0",
-        "collect 1", "practise 1", "evaluate 1",
-        "collect 2", "practise 2", "evaluate 2",
+        "collect 1", "practice 1", "evaluate 1",
+        "collect 2", "practice 2", "evaluate 2",
     ]  # fmt: skip
     assert all(earlier.end_step == later.first_step for earlier, later in pairwise(stages))
     assert stages[-1].end_step == 20
@@ -34,7 +34,7 @@ def test_with_staleness_a_round_is_played_by_an_older_version_and_nothing_is_lef
         if stage.kind in ("collect", "evaluate"):  # the version that acts has been made
             assert stage.policy_version in [made.policy_version for made in stages[:number] if made.kind != "collect"]
     names = [stage.name for stage in stages]
-    assert names.index("evaluate 1") > names.index("practise 2"), "it goes on while the next one is learnt"
+    assert names.index("evaluate 1") > names.index("practice 2"), "it goes on while the next one is learnt"
 
 
 def test_the_last_policy_is_always_evaluated() -> None:

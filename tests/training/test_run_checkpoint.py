@@ -105,7 +105,7 @@ def test_what_a_checkpoint_cannot_hold_is_named_with_its_place(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["actor_loss", "viability_loss", "critic_gradient_norm", "edit_gradient_norm"])
 def test_what_is_no_number_any_more_is_not_saved(name: str, tmp_path: Path) -> None:
     run = SimpleNamespace(folder=RunFolder(tmp_path))
-    stage = SimpleNamespace(name="practise 1")
+    stage = SimpleNamespace(name="practice 1")
     refuse = functools.partial(LearningRun._refuse_divergence, run, stage=stage, done=7)
     refuse({name: 1.0, "steps_per_s": float("nan")})
     with pytest.raises(UserError, match=f"diverged, at gradient step 7 {name} is nan"):

@@ -1,4 +1,4 @@
-"""A person at a browser page: drives a task, or watches a policy practise and takes over. An entry of
+"""A person at a browser page: drives a task, or watches a policy practice and takes over. An entry of
 ``vla_rl.takeovers``, so that whatever asks a supervisor can ask a person: `vla-rl play`, `train`, `rollout`, `record`.
 
 Threads: the thread that runs the episode calls `BrowserSupervisor`; the threads of the web server touch only the

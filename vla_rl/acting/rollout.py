@@ -47,7 +47,7 @@ class RolloutConfig:
     """Everything that decides a rollout beside policy, robot and seeds.
 
     Attributes:
-        execution: the strategy and its numbers; of a run, as it practised.
+        execution: the strategy and its numbers; of a run, as it practiced.
         latency: of simulated inference, without ``--realtime``.
         gate: limits; those that are empty are the robot's own.
         realtime: what to ask of the system with ``--realtime``.
@@ -242,7 +242,7 @@ def resolve_config(
     """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides.
 
     In real time nothing waits for a policy: without a strategy of one's own choice it is the best asynchronous one that
-    the policy supports. ``sync`` of a run is its simulator's setting; another strategy is what the policy practised.
+    the policy supports. ``sync`` of a run is its simulator's setting; another strategy is what the policy practiced.
     """
     base = {
         section: policy.run[section] for section in ("execution", "gate", "task", "takeover") if section in policy.run

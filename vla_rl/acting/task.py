@@ -168,7 +168,7 @@ def make_supervisor(env_id: str, env: gymnasium.Env[Any, Any], config: TakeoverC
     except UserError as error:
         raise UserError(
             f"the supervisor {config.supervisor!r} cannot take over in {env_id}: {error} Name one of your own, "
-            "takeover.supervisor=module:Name, or let the policy practise alone, takeover.enabled=false"
+            "takeover.supervisor=module:Name, or let the policy practice alone, takeover.enabled=false"
         ) from error
 
 

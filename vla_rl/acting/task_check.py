@@ -153,7 +153,7 @@ def _expert(robot: EnvRobot) -> str:
     try:
         return type(sim.make_expert(robot.env)).__name__
     except UserError:
-        return "none: record demonstrations (vla-rl record), and let it practise alone or name a supervisor"
+        return "none: record demonstrations (vla-rl record), and let it practice alone or name a supervisor"
 
 
 def _kinds(kinds: tuple[str, ...]) -> str:

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alone",
         default="alone",
         metavar="CONFIG",
-        help="how a second run practises without a person, on the other core (default: alone; '': there is none)",
+        help="how a second run practices without a person, on the other core (default: alone; '': there is none)",
     )
     parser.add_argument("--port", type=int, default=0, help="of the page that shows the run (default: any free one)")
 
@@ -52,10 +52,10 @@ def run(arguments: argparse.Namespace) -> int:
         if sys.stdin.isatty() and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             webbrowser.open(address)
         _draw_task(monitor)
-        return _practise(arguments, monitor, address)
+        return _practice(arguments, monitor, address)
 
 
-def _practise(arguments: argparse.Namespace, monitor: "Monitor", address: str) -> int:
+def _practice(arguments: argparse.Namespace, monitor: "Monitor", address: str) -> int:
     from vla_rl.acting.redraw import Redrawer
     from vla_rl.cli.run_arguments import open_run
     from vla_rl.core.progress import watched_by
@@ -64,7 +64,7 @@ def _practise(arguments: argparse.Namespace, monitor: "Monitor", address: str) -
     from vla_rl.report.run_files import headline, read_run
     from vla_rl.training.beside import PracticeAlone
     from vla_rl.training.plan import plan
-    from vla_rl.training.practice import practise
+    from vla_rl.training.practice import run_practice
 
     if not arguments.resume and arguments.out is None:
         _choose_folder(arguments)
@@ -84,9 +84,9 @@ def _practise(arguments: argparse.Namespace, monitor: "Monitor", address: str) -
         beside = None
         if arguments.alone and budget.rounds:
             beside = stack.enter_context(PracticeAlone(folder, config, arguments.alone))
-            logger.info("beside it a second run practises without a person: %s", beside.log)
+            logger.info("beside it a second run practices without a person: %s", beside.log)
         with watched_by(monitor.on_progress), monitor_panel(monitor, address):
-            practise(folder, config, spec, [monitor, *([beside] if beside else [])])
+            run_practice(folder, config, spec, [monitor, *([beside] if beside else [])])
         if beside and beside.finish():
             with contextlib.closing(Redrawer(config.task)) as redraw:
                 build_report(folder.path, redraw)

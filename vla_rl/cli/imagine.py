@@ -134,7 +134,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
 
 
 def _branches(arguments: argparse.Namespace) -> int:
-    """Reality in the upper rows; below it what the model that a policy practises in foretold, chunk by chunk.
+    """Reality in the upper rows; below it what the model that a policy practices in foretold, chunk by chunk.
 
     In its place in the run folder, the report shows it.
     """

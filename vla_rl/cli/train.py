@@ -15,11 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.cli.run_arguments import open_run
-    from vla_rl.training.practice import practise
+    from vla_rl.training.practice import run_practice
 
     folder, config, spec = open_run(arguments)
     continue_with("vla-rl", "train", "--resume", str(folder.path))
-    summary = practise(folder, config, spec)
+    summary = run_practice(folder, config, spec)
     for entry in summary["evaluations"]:
         print(f"{entry['label']:<12} success {entry['successes']}/{entry['episodes']}")
     print(f"report: {folder.path / 'report.html'}")

@@ -35,7 +35,7 @@ def _of_success(run: Run, failures: int) -> Iterator[tuple[str, str]]:
     if last.rate <= _HARDLY:
         yield _of_too_little(run, last.rate)
     elif last.rate >= _SOLVED:
-        yield f"The task is solved at this difficulty: {percent(last.rate)}. Practise a harder one.", ""
+        yield f"The task is solved at this difficulty: {percent(last.rate)}. Practice a harder one.", ""
     elif gain is not None and gain < _STALLED:
         yield f"Success stalls at {percent(last.rate)}.", ""
     elif gain is not None:
@@ -50,7 +50,7 @@ def _of_success(run: Run, failures: int) -> Iterator[tuple[str, str]]:
         yield words, f"vla-rl eval {path} --episodes 400"
     if goes_on_after_success(path):
         words = "No success ended its episode, so steps to success show the time limit."
-        yield f"{words} Let the task end there (terminated) to measure speed, and to practise for it.", ""
+        yield f"{words} Let the task end there (terminated) to measure speed, and to practice for it.", ""
     if not run.controls and last.round and last.rate > _HARDLY:
         control = f"{path}-control"
         words = "Would as many gradient steps on the demonstrations alone have done the same? A control tells."

@@ -45,7 +45,7 @@ _DOING = {
     "evaluate": "The policy is evaluated on seeds that training never sees.",
     "collect": "The policy practices; its supervisor takes over where it goes wrong.",
     "check": "The new policy acts without help. If it does worse than the one before, that one stays.",
-    "practise": "The policy learns from the outcomes which of its actions to repeat.",
+    "practice": "The policy learns from the outcomes which of its actions to repeat.",
 }
 
 

@@ -19,7 +19,7 @@ from vla_rl.core.signals import stops_on_signals
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.sinks import MetricSink
 from vla_rl.training.config import RunConfig
-from vla_rl.training.practice import check_config, practise
+from vla_rl.training.practice import check_config, run_practice
 
 NAME = "practice alone"
 """What its policies are called in the report of the first run."""
@@ -42,7 +42,7 @@ class PracticeAlone(MetricSink):
     Args:
         run: the folder of the first run.
         config: of the first run.
-        how: the config file that says how to practise alone, see `vla_rl.core.config_files.config_file`.
+        how: the config file that says how to practice alone, see `vla_rl.core.config_files.config_file`.
 
     Raises:
         UserError: if there is no such file, or it does not fit the run.
@@ -74,7 +74,7 @@ class PracticeAlone(MetricSink):
         if self._process is not None or self.folder.is_finished():
             return
         names = (self._main.path, self.folder.path, self._config, self.log)
-        self._process = multiprocessing.get_context("spawn").Process(target=_practise_alone, args=names)
+        self._process = multiprocessing.get_context("spawn").Process(target=_practice_alone, args=names)
         with starting_children():
             self._process.start()
 
@@ -123,7 +123,7 @@ class PracticeAlone(MetricSink):
             end_processes([self._process], _STOP_WITHIN_S)
 
 
-def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> None:
+def _practice_alone(start: Path, path: Path, config: RunConfig, log: Path) -> None:
     """In the process of its own: what `vla-rl train --from` does, with all that is printed in a file."""
     belong_to_parent()
     written = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -134,7 +134,7 @@ def _practise_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
         folder = RunFolder(path)
         if not folder.config_file.exists():
             RunFolder.create(path, config, RunFolder(start))
-        practise(folder, config, check_config(config, has_demonstrations=True))
+        run_practice(folder, config, check_config(config, has_demonstrations=True))
         _film(folder)
 
 

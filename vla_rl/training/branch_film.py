@@ -52,7 +52,7 @@ def film_branches(
     """Film branches from the newest real episodes of a run.
 
     Args:
-        run: its folder; it practised with an algorithm that imagines branches.
+        run: its folder; it practiced with an algorithm that imagines branches.
         episodes: in the film.
         start: the step at which the branch begins.
         chunks: of the branch.

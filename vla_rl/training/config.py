@@ -43,9 +43,9 @@ class RunConfig:
             in their last bits.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
-        exploration: of the policy that practises: standard deviation of a constant offset of each chunk, in normalised
+        exploration: of the policy that practices: standard deviation of a constant offset of each chunk, in normalised
             action units. Independent noise averages out over a chunk; a coherent offset shows what it leads to.
-        rollout_precision: of the policy that practises, where a robot's computer will act in a low one: ``fp32`` or
+        rollout_precision: of the policy that practices, where a robot's computer will act in a low one: ``fp32`` or
             ``int8-dynamic`` through ONNX Runtime, or ``trt``, engines of TensorRT on this machine's GPU, which are
             built once and refitted with every version. Learning and evaluation stay in full precision, ``torch``.
         sinks: who else is told of every metric, beside metrics.jsonl and TensorBoard: entry points of ``vla_rl.sinks``

@@ -50,7 +50,7 @@ class OfflineRun(LearningRun):
     ) -> None:
         super().__init__(folder, checkpoint_every, records, retention)
         self._make_learner = make_learner
-        self._stage = Stage("practise", 1, POLICY_VERSION, 0, steps)
+        self._stage = Stage("practice", 1, POLICY_VERSION, 0, steps)
 
     def run(self) -> dict[str, Any]:
         """Do what is not done yet and return the summary."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vla_rl.core.errors import ConfigError
 
-StageKind = Literal["demonstrate", "supervise", "collect", "practise", "check", "evaluate"]
+StageKind = Literal["demonstrate", "supervise", "collect", "practice", "check", "evaluate"]
 
 # Environment seeds. The evaluation's are the same in every run and never met in training.
 _SEEDS_PER_RUN = 1_000_000
@@ -29,7 +29,7 @@ class BudgetConfig:
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.
-        staleness: how many versions older the policy that practises may be than the newest one, so that collectors and
+        staleness: how many versions older the policy that practices may be than the newest one, so that collectors and
             evaluations go on while the learner learns: round r is played by version r - 1 - staleness, and is collected
             while earlier rounds are learnt from. Which version plays what is fixed by this number and not by the clock.
             0: they take turns.
@@ -106,7 +106,7 @@ class Stage:
     Attributes:
         kind: what is done.
         round: 0 for everything up to the supervised policy, then 1, 2, ...
-        policy_version: the version that acts (collect, check, evaluate) or that is made (supervise, practise).
+        policy_version: the version that acts (collect, check, evaluate) or that is made (supervise, practice).
         first_step: gradient steps done before the stage.
         end_step: gradient steps done after it.
     """
@@ -132,7 +132,7 @@ def plan(budget: BudgetConfig) -> list[Stage]:
         end_step = step + budget.steps_per_round
         made = [
             Stage("collect", number, budget.acting_version(number), step, step),
-            Stage("practise", number, number, step, end_step),
+            Stage("practice", number, number, step, end_step),
         ]
         if budget.check_episodes:
             made.append(Stage("check", number, number, end_step, end_step))

@@ -5,7 +5,7 @@ and residual if it has them, plays whole episodes in it from the first moments o
 an episode, that the model's head gives: nothing is drawn but the policy's own noise.
 
 It orders policies, coarsely, that began as the run's own did. Of strangers, which see and move otherwise, little is
-foretold, and a residual that was practised in a model of the same episodes is flattered. A head that corrects every
+foretold, and a residual that was practiced in a model of the same episodes is flattered. A head that corrects every
 tick is left out, and so is delay.
 """
 
@@ -73,7 +73,7 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
     learner, _, _ = learner_of_run(run, ImaginedEdit.name, told, policy)
     assert isinstance(learner, ImaginedEdit)
     if not own_episodes(learner):
-        raise UserError(f"{run} holds no episodes of a policy; let it practise a round before policies are compared")
+        raise UserError(f"{run} holds no episodes of a policy; let it practice a round before policies are compared")
     critic = critic_of(policy)
     selector = None if critic is None else load_selector(critic, learner.model, config.device)
     return foretell(learner, selector, episodes)

@@ -152,7 +152,7 @@ def check_device(name: str) -> None:
         raise ConfigError(f"the device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def practise(
+def run_practice(
     folder: RunFolder, config: RunConfig, spec: PolicySpec, watching: Sequence[Subscriber] = ()
 ) -> dict[str, Any]:
     """Carry out a run, or what is left of it, and build its report. Returns the summary.
@@ -180,7 +180,7 @@ def practise(
             pool,
             records,
             supervised=functools.partial(supervised_learner, config, spec),
-            practised=functools.partial(practised_learner, config, spec),
+            practiced=functools.partial(practice_learner, config, spec),
             takeover=config.takeover.enabled,
             retention=config.retention,
             bring=_bringer(folder, config),
@@ -243,7 +243,7 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
 
 
-def practised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
+def practice_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
     """The configured algorithm, starting from the supervised policy."""
     from vla_rl.policies.folders import load_model
     from vla_rl.training.algorithms import make_algorithm
@@ -284,7 +284,7 @@ def learner_of_run(
     cache = FrameCache(EpisodeStore(folder.episodes, create=False), folder.cache)
     cache.refresh()
     spec = check_config(config, has_demonstrations=True)
-    learner = practised_learner(config, spec, cache, policy or folder.policy(0))
+    learner = practice_learner(config, spec, cache, policy or folder.policy(0))
     learner.begin_round(cache, 1)
     return learner, config, spec
 

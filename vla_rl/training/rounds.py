@@ -47,7 +47,7 @@ class PracticeRun(LearningRun):
         pool: runs episodes.
         records: of the run so far.
         supervised: makes the learner of the first stage from the demonstrations in the cache.
-        practised: makes the learner of the rounds from the supervised policy's folder.
+        practiced: makes the learner of the rounds from the supervised policy's folder.
         takeover: whether the supervisor may take over during practice.
         retention: which episodes to hold.
         bring: brings demonstrations into the store, instead of asking an expert; returns whether it did anything.
@@ -63,7 +63,7 @@ class PracticeRun(LearningRun):
         pool: Rollouts,
         records: RunRecords,
         supervised: Callable[[FrameCache], Algorithm],
-        practised: Callable[[FrameCache, Path], Algorithm],
+        practiced: Callable[[FrameCache, Path], Algorithm],
         takeover: bool = True,
         retention: RetentionConfig | None = None,
         bring: Callable[[EpisodeStore], bool] | None = None,
@@ -72,12 +72,12 @@ class PracticeRun(LearningRun):
         super().__init__(folder, budget.checkpoint_every, records, retention)
         self.budget, self.tasks, self.pool = budget, tasks, pool
         self._jobs = StageJobs(folder, budget, seed, tasks, takeover)
-        self._make_supervised, self._make_practised = supervised, practised
+        self._make_supervised, self._make_practiced = supervised, practiced
         self._bring, self._acting = bring, acting
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
-        self._practised: Algorithm | None = None
+        self._practiced: Algorithm | None = None
         self._has_worked = False
 
     def run(self) -> dict[str, Any]:
@@ -194,17 +194,17 @@ class PracticeRun(LearningRun):
         self._learn(self._make_supervised(self.cache), stage)
         return True
 
-    def _practise(self, stage: Stage) -> bool:
+    def _practice(self, stage: Stage) -> bool:
         if self._was_made(stage.policy_version) or is_policy(self._policy_of(stage)):
             return False
         self.cache.refresh()
         self._start_in_background(stage)
-        if self._practised is None:
+        if self._practiced is None:
             self._check_progress(stage)
-            self._practised = self._make_practised(self.cache, self.folder.policy(0))
+            self._practiced = self._make_practiced(self.cache, self.folder.policy(0))
             if self._progress and self._progress[0] > self.budget.supervised_steps:
-                self._practised.load_state_dict(self._progress[1])
-        self._learn(self._practised, stage)
+                self._practiced.load_state_dict(self._progress[1])
+        self._learn(self._practiced, stage)
         return True
 
     def _check(self, stage: Stage) -> bool:
@@ -253,12 +253,12 @@ class PracticeRun(LearningRun):
         return sum(header.success is True and not header.human_steps for header in headers), len(headers)
 
     def _policy_of(self, stage: Stage) -> Path:
-        if stage.kind == "practise" and self.budget.check_episodes:
+        if stage.kind == "practice" and self.budget.check_episodes:
             return self.folder.candidate(stage.policy_version)
         return super()._policy_of(stage)
 
     def _check_progress(self, stage: Stage) -> None:
-        """Refuse to practise from an older state than the one in which the round before ended."""
+        """Refuse to practice from an older state than the one in which the round before ended."""
         reached = self._progress[0] if self._progress else 0
         if stage.first_step > self.budget.supervised_steps and reached < stage.first_step:
             raise CheckpointError(

@@ -112,14 +112,14 @@ class Practice:
 
         Interrupted, it loses at most the gradient steps since the last checkpoint.
         """
-        from vla_rl.training.practice import practise
+        from vla_rl.training.practice import run_practice
 
         for number in range(1, count + 1):
             if not self.folder.is_finished() or self.config.budget.rounds < number:
                 if self.config.budget.rounds < number:
                     self.config = replace(self.config, budget=replace(self.config.budget, rounds=number))
                     self.folder.extend(self.config)
-                practise(self.folder, self.config, self._spec, self._subscribers)
+                run_practice(self.folder, self.config, self._spec, self._subscribers)
             yield open_run(self.folder.path).results[number]
 
     def __repr__(self) -> str:

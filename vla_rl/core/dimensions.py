@@ -199,17 +199,7 @@ def match(
 def match_both(
     expected: Pair, found: Pair, sizes: tuple[int, int], expected_in: str, found_in: str
 ) -> tuple[Match, Match]:
-    """Match the state and the action of a source with those of a receiver.
-
-    Args:
-        expected: State and action dimensions that the receiver declares.
-        found: Those of the source.
-        sizes: S and A.
-        expected_in, found_in: Names of both, for the error.
-
-    Raises:
-        UserError: As `match` does.
-    """
+    """Match the state and the action of a source with those of a receiver, ``sizes`` S and A; see `match`."""
     state, action = (
         match(one, other, size, expected_in, found_in, what)
         for one, other, size, what in zip(expected, found, sizes, ("state", "action"), strict=True)

@@ -192,18 +192,11 @@ class Statistics:
         action_present: NDArray[np.bool_] | None = None,
         dimensions: Pair = (UNDECLARED, UNDECLARED),
     ) -> Self:
-        """Return the statistics of a state and an action column.
+        """Return the statistics of a state [N, S] and an action column [N, A], see `VectorStatistics.from_array`.
 
         Args:
-            state: [N, S], raw units.
-            action: [N, A], raw units.
             discrete_dims: Action dimensions that have two levels.
-            state_present, action_present: bool of the same shapes; of robots with fewer dimensions, the entries that
-                count.
             dimensions: Of state and action, for their units.
-
-        Raises:
-            UserError: for empty or non-finite columns, or a discrete dimension that does not exist.
         """
         dims = tuple(int(dim) for dim in discrete_dims)
         if any(not 0 <= dim < action.shape[-1] for dim in dims):

@@ -69,7 +69,7 @@ def check_trusted(folder: Path) -> None:
 
     Raises:
         CheckpointError: if it is not signed, or was changed since.
-        UserError: if a key cannot be read, or the library is missing.
+        UserError: if a key cannot be read.
     """
     names = [name for name in os.environ.get(TRUSTED, "").split(os.pathsep) if name]
     if not names:

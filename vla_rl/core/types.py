@@ -175,9 +175,9 @@ class Episode:
             UserError: for no steps, unequal lengths, wrong dtypes or dimensions, numbers that are not finite, or
                 unknown sources.
         """
-        length = len(self.state)
+        length, where = len(self.state), f"episode {self.episode_id!r}"
         if length == 0:
-            raise UserError(f"episode {self.episode_id!r} has no steps; record at least one step before saving it")
+            raise UserError(f"{where} has no steps; record at least one step before saving it")
         expected: dict[str, tuple[NDArray[Any], type[np.generic], int]] = {
             "state": (self.state, np.float32, 2),
             "action_policy": (self.action_policy, np.float32, 2),
@@ -189,35 +189,25 @@ class Episode:
         for name, (array, dtype, ndim) in expected.items():
             if array.dtype != dtype or array.ndim != ndim or len(array) != length:
                 raise UserError(
-                    f"episode {self.episode_id!r}: {name} is {array.dtype} {list(array.shape)}, "
+                    f"{where}: {name} is {array.dtype} {list(array.shape)}, "
                     f"expected {np.dtype(dtype)} with {ndim} dimensions and {length} steps"
                 )
             if dtype is np.float32 and not np.isfinite(array).all():
                 step = int(np.argwhere(~np.isfinite(array))[0, 0])
-                raise UserError(
-                    f"episode {self.episode_id!r}: {name} is not finite at step {step}; check the sensor or the policy"
-                )
+                raise UserError(f"{where}: {name} is not finite at step {step}; check the sensor or the policy")
         for name, column in self.extras.items():
             if len(column) != length:
-                raise UserError(
-                    f"episode {self.episode_id!r}: extra column {name!r} has {len(column)} rows, expected {length}"
-                )
+                raise UserError(f"{where}: extra column {name!r} has {len(column)} rows, expected {length}")
         for name, image in self.images.items():
             if image.shape[-1] != 3:
-                raise UserError(
-                    f"episode {self.episode_id!r}: images[{name}] is {list(image.shape)}, expected [T, H, W, 3]"
-                )
+                raise UserError(f"{where}: images[{name}] is {list(image.shape)}, expected [T, H, W, 3]")
         if self.action_policy.shape != self.action_sent.shape:
             shapes = f"{list(self.action_policy.shape)} and {list(self.action_sent.shape)}"
-            raise UserError(
-                f"episode {self.episode_id!r}: action_policy and action_sent have shapes {shapes}; they must be equal"
-            )
-        self.state_dimensions.check_size(self.state.shape[1], f"episode {self.episode_id!r}: state")
-        self.action_dimensions.check_size(self.action_sent.shape[1], f"episode {self.episode_id!r}: action")
+            raise UserError(f"{where}: action_policy and action_sent have shapes {shapes}; they must be equal")
+        self.state_dimensions.check_size(self.state.shape[1], f"{where}: state")
+        self.action_dimensions.check_size(self.action_sent.shape[1], f"{where}: action")
         if self.source.max(initial=0) > max(Source):
-            raise UserError(
-                f"episode {self.episode_id!r}: source {self.source.max()} is unknown; known are 0 to {max(Source)}"
-            )
+            raise UserError(f"{where}: source {self.source.max()} is unknown; known are 0 to {max(Source)}")
         return self
 
     @property
@@ -226,15 +216,7 @@ class Episode:
         return self.state_dimensions, self.action_dimensions
 
     def matched(self, expected: Pair, expected_in: str) -> "Episode":
-        """Return the episode with state and actions in the expected order and units.
-
-        Args:
-            expected: What the receiver declares; undeclared dimensions match by position.
-            expected_in: Name of the receiver, for the error.
-
-        Raises:
-            UserError: If a name is missing, or declared units cannot be converted.
-        """
+        """Return the episode with state and actions in the expected order and units, see `dimensions.match`."""
         sizes = (self.state.shape[1], self.action_sent.shape[1])
         states, actions = match_both(expected, self.dimensions, sizes, expected_in, f"episode {self.episode_id!r}")
         return replace(

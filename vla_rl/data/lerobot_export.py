@@ -79,15 +79,14 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
     ``next.success`` are left out: lerobot has no value for it, and would read a failure.
 
     Args:
-        store: where the episodes are.
-        out_dir: the folder to make; it appears when it is complete.
-        ids: the episodes, in this order; None for all.
-        video: cameras as AV1 video (small, lossy) instead of PNG images (exact).
+        store: Of the episodes.
+        out_dir: Folder to make; it appears when it is complete.
+        ids: The episodes, in this order; None for all.
+        video: Cameras as AV1 video (small, lossy) instead of PNG images (exact).
 
     Raises:
-        StoreError: for a folder that exists, no episodes, episodes of unequal shapes or rates, or a rate that is not a
-            whole number (lerobot knows no others).
-        UserError: if lerobot is not installed, or an episode lacks a dimension that the others have.
+        StoreError: For a folder that exists, no episodes, or episodes of unequal shapes or rates.
+        UserError: If lerobot is not installed, or an episode lacks a dimension that the others have.
     """
     out_dir = Path(out_dir)
     if out_dir.exists():

@@ -254,26 +254,22 @@ def _places(where: str, names: tuple[str, ...], labels: tuple[str, ...]) -> list
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise UserError(f"{where} names the joint {repeated[0]!r} twice in {list(names)}; mend the driver")
-    found = [_PLACE.fullmatch(label) for label in labels]
-    blocks: dict[str, set[int]] = {}
-    for place in found:
-        if place is not None:
-            blocks.setdefault(place[1], set()).add(int(place[2]))
-    for block, present in blocks.items():
-        if len(present) != len(names):
-            raise UserError(f"{where} has {len(present)} numbers in {block} for the {len(names)} joints {list(names)}")
-    if None in found:
+    found = [place for place in map(_PLACE.fullmatch, labels) if place is not None]
+    for block in dict.fromkeys(place[1] for place in found):
+        count = len({int(place[2]) for place in found if place[1] == block})
+        if count != len(names):
+            raise UserError(f"{where} has {count} numbers in {block} for the {len(names)} joints {list(names)}")
+    if len(found) < len(labels):
         raise UserError(f"{where} has numbers that belong to no joint; name one field as TOPIC#FIELD")
-    return [(names[int(place[2])], place[1], place[3] or "") for place in found if place is not None]
+    return [(names[int(place[2])], place[1], place[3] or "") for place in found]
 
 
 def _columns(where: str, kinds: Sequence[Sequence[Place]], taken: Sequence[str]) -> dict[Place, int]:
     """Return the column of each place: block by block, in each the joints in order. All joints have equal entries."""
-    entries: dict[str, set[tuple[tuple[str, str], ...]]] = {joint: set() for joint in taken}
-    for places in kinds:
-        for joint in entries.keys() & {joint for joint, _, _ in places}:
-            entries[joint].add(tuple((block, item) for each, block, item in places if each == joint))
-    first, *others = dict.fromkeys(entry for found in entries.values() for entry in found)
+    entries = {
+        tuple((block, item) for each, block, item in places if each == joint) for places in kinds for joint in taken
+    }
+    first, *others = entries - {()}  # (): of joints that come in other messages
     if others:
         raise UserError(
             f"{where}: its messages have {sorted({len(first), *map(len, others)})} numbers for a joint; they must be "

@@ -70,10 +70,10 @@ def _compare(model: Any, data: Any, step: Callable[[], None], size: int) -> list
     import mujoco
     import numpy as np
 
-    from sim.rendering import make_renderer
+    from sim.rendering import Renderer
 
     cameras = [model.camera(number).name for number in range(model.ncam)]
-    renderers = [make_renderer(name, model, data, cameras, size) for name in ("raycast", "egl")]
+    renderers = [Renderer(name, model, data, cameras, size) for name in ("raycast", "egl")]
     shares: dict[str, list[float]] = {camera: [] for camera in cameras}
     poses: dict[str, set[bytes]] = {camera: set() for camera in cameras}
     for number in range(_STEPS):

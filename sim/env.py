@@ -13,9 +13,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.interface import ABSOLUTE, CameraEnv, observation_space
+from sim.interface import ABSOLUTE, CameraEnv, StepResult, observation_space
 from sim.pictures import draw_picture
-from sim.rendering import make_renderer
+from sim.rendering import Renderer
 from sim.scene import FINGER_REACH, GRIPPER_OPENING_MAX, ArmSpec, scene_xml
 from vla_rl.core.errors import UserError
 
@@ -36,8 +36,9 @@ class TabletopEnv(CameraEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": CONTROL_HZ}  # noqa: RUF012 - gymnasium declares it so
+    expert: ClassVar[str]  # module:Name of the scripted expert
     task_description: ClassVar[str]
-    max_episode_steps: ClassVar[int]
+    max_episode_steps: int
     expert_steps: ClassVar[int]  # what the expert takes on average
     arms: ClassVar[tuple[ArmSpec, ...]]
     home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, meters
@@ -48,7 +49,7 @@ class TabletopEnv(CameraEnv):
         self.data = mujoco.MjData(self.model)
         self.n_substeps = round(1 / (CONTROL_HZ * self.model.opt.timestep))
         mujoco.mj_forward(self.model, self.data)
-        self.renderer = make_renderer(renderer, self.model, self.data, self.cameras, self.image_size)
+        self.renderer = Renderer(renderer, self.model, self.data, self.cameras, self.image_size)
 
         joint = self.model.joint
         self._axes = np.array(
@@ -69,7 +70,7 @@ class TabletopEnv(CameraEnv):
         self.action_space = gymnasium.spaces.Box(low.astype(np.float32), high.astype(np.float32))
         self.observation_space = observation_space(self.cameras, self.image_size, len(low), 1.0)
         self._read = np.concatenate([self._axes, self._fingers[:, :1]], axis=1).reshape(-1)  # [S]
-        self._elapsed = 0
+        self.elapsed_steps = 0
 
     @abstractmethod
     def _bodies_xml(self) -> str:
@@ -95,26 +96,21 @@ class TabletopEnv(CameraEnv):
         self._ctrl[:] = start.reshape(-1)
         self._place_objects(self.np_random)
         mujoco.mj_forward(self.model, self.data)
-        self._elapsed = 0
+        self.elapsed_steps = 0
         return self._observe(), {"is_success": False}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> StepResult:
         np.minimum(np.maximum(action, self._low), self._high, out=self._ctrl)
         if math.isnan(self._ctrl @ self._ctrl):
             raise UserError(f"The action holds something that is not a number: {action}. Send targets in meters.")
         mujoco.mj_step(self.model, self.data, self.n_substeps)
         self._locate()  # mj_step leaves positions of bodies one substep behind
-        self._elapsed += 1
-        success = self.is_success()
-        truncated = not success and self._elapsed >= self.max_episode_steps
-        return self._observe(), float(success), success, truncated, {"is_success": success}
+        self.elapsed_steps += 1
+        return self._result(self.is_success())
 
     def render(self) -> NDArray[np.uint8]:
         """Picture of the whole scene for people, uint8 [480, 480, 3]."""
         return draw_picture(self.model, self.data)
-
-    def close(self) -> None:
-        self.renderer.close()
 
     @property
     def action_kind(self) -> tuple[str, ...]:
@@ -149,7 +145,7 @@ class TabletopEnv(CameraEnv):
         """All that the future depends on, float64 [N]: MuJoCo's integration state and the number of steps taken."""
         state = np.empty(mujoco.mj_stateSize(self.model, _STATE) + 1)
         mujoco.mj_getState(self.model, self.data, state[:-1], _STATE)
-        state[-1] = self._elapsed
+        state[-1] = self.elapsed_steps
         return state
 
     def set_state(self, state: NDArray[np.float64]) -> dict[str, Any]:
@@ -168,13 +164,8 @@ class TabletopEnv(CameraEnv):
             )
         mujoco.mj_setState(self.model, self.data, state[:-1], _STATE)
         self._locate()
-        self._elapsed = int(state[-1])
+        self.elapsed_steps = int(state[-1])
         return self._observe()
-
-    @property
-    def elapsed_steps(self) -> int:
-        """Steps taken since reset."""
-        return self._elapsed
 
     def grip_points(self) -> NDArray[np.float64]:
         """Grip point of every arm, float64 [arms, 3], meters."""

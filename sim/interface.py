@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.rendering import Renderer
 from vla_rl.core.errors import UserError, did_you_mean
 
 CAMERAS = ("front", "top")
@@ -17,6 +18,10 @@ environment declares it per dimension: ``action_kind``, with ``gripper_dims`` th
 ``rest_action(state)`` the action that keeps everything where it is. It also declares what each number is called and in
 which unit it is: ``state_names``, ``state_units``, ``action_names`` and ``action_units``.
 """
+
+
+StepResult = tuple[dict[str, Any], float, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info."""
 
 
 class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
@@ -38,6 +43,10 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     Raises:
         UserError: an argument that does not fit, or a renderer that does not load.
     """
+
+    renderer: Renderer
+    max_episode_steps: int
+    elapsed_steps: int
 
     def __init__(
         self,
@@ -61,6 +70,22 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
     @abstractmethod
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         """Picture uint8 [H, W, 3] of the present state."""
+
+    def render(self) -> NDArray[np.uint8]:
+        """Picture of the first camera, uint8 [H, W, 3]."""
+        return self._draw(self.cameras[0])
+
+    def close(self) -> None:
+        self.renderer.close()
+
+    def _result(self, success: bool) -> StepResult:
+        """What `step` returns: success ends an episode with reward 1, the time limit cuts it."""
+        truncated = not success and self.elapsed_steps >= self.max_episode_steps
+        return self._observe(), float(success), success, truncated, {"is_success": success}
+
+    @abstractmethod
+    def _observe(self) -> dict[str, Any]:
+        """The observation of the present state."""
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
         """Pictures by camera, uint8 [H, W, 3]: of the present state, or the last ones while `drawing` is False."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.env import TabletopEnv
 from sim.interface import CameraEnv
-from sim.rendering import make_renderer
+from sim.rendering import Renderer
 
 
 def large_pictures(env: Any, image_size: int) -> Callable[[], Mapping[str, NDArray[np.uint8]]]:
@@ -19,7 +19,7 @@ def large_pictures(env: Any, image_size: int) -> Callable[[], Mapping[str, NDArr
     """
     inner = env.unwrapped
     if isinstance(inner, TabletopEnv):
-        renderer = make_renderer("auto", inner.model, inner.data, inner.cameras, image_size)
+        renderer = Renderer("auto", inner.model, inner.data, inner.cameras, image_size)
         return lambda: {camera: renderer.render(inner.data, camera) for camera in inner.cameras}
     if isinstance(inner, CameraEnv):
         return inner.draw_now

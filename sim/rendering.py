@@ -1,7 +1,6 @@
-"""Choice of a renderer by name."""
+"""Renderers by name."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import mujoco
 import numpy as np
@@ -16,95 +15,69 @@ from vla_rl.core.errors import UserError, did_you_mean
 RENDERERS = ("auto", "raycast", "egl")
 
 
-class SceneRenderer(Protocol):
-    """What an environment asks of a renderer."""
-
-    def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
-        """Picture uint8 [H, W, 3] of a state whose kinematics and cameras are up to date (`mj_forward`)."""
-
-    def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
-        """Geom id of every pixel, int32 [H, W]; -1 where no geom is."""
-
-    def close(self) -> None:
-        """Free what the graphics library holds."""
-
-
-def make_renderer(
-    name: str,
-    model: mujoco.MjModel,
-    data: mujoco.MjData,
-    cameras: Sequence[str],
-    image_size: int,
-    hulls: Sequence[str] = (),
-    geom_groups: Sequence[int] | None = None,
-) -> SceneRenderer:
-    """Renderer by name: "raycast", "egl", or "auto".
+class Renderer:
+    """Draws the cameras of a MuJoCo model, by "raycast", "egl", or "auto".
 
     "auto" is the ray caster, or EGL where a scene has what only EGL draws: skins, flexible bodies, spatial tendons,
-    orthographic cameras. At the sizes that policies see, the ray caster is as fast as EGL on a processor, and it draws
-    the same bytes on every machine, so that what was recorded on one can be replayed on another. EGL is faster from
-    about 128 pixels on, and where cameras move.
+    orthographic cameras. At the sizes that policies see, the ray caster is as fast as EGL on a processor. It draws the
+    same bytes on every machine, so what was recorded on one can be replayed on another. EGL is faster from about 128
+    pixels on, and where cameras move.
 
-    Both draw the same geoms (see `sim.visible`) at the poses, sizes and colors of the moment. A renderer follows its
-    environment: if the environment compiles a new model, the renderer is made anew.
+    Both draw the same geoms (see `sim.visible`) at the poses, sizes and colors of the moment. If the environment
+    compiles a new model, the renderer follows it.
 
     Args:
-        name: one of `RENDERERS`.
-        model: compiled model.
-        data: a data of this model in which kinematics were computed at least once.
-        cameras: names of the cameras to draw.
-        image_size: height and width in pixels.
-        hulls: names of meshes to draw as their coarse convex hulls, see `sim.hulls`.
-        geom_groups: numbers of the geom groups to draw, as in MuJoCo's `MjvOption.geomgroup`. None: groups 0 to 2
+        name: One of `RENDERERS`.
+        model: Compiled model.
+        data: A data of this model in which kinematics were computed at least once.
+        cameras: Names of the cameras to draw.
+        image_size: Height and width in pixels.
+        hulls: Names of meshes to draw as their coarse convex hulls, see `sim.hulls`.
+        geom_groups: Numbers of the geom groups to draw, as in MuJoCo's `MjvOption.geomgroup`. None: groups 0 to 2
             without the collision shapes in group 0 that have visual geoms beside them.
 
     Raises:
-        UserError: unknown name, camera, mesh or group; EGL does not load here; or "raycast" cannot draw this scene.
+        UserError: Unknown name, camera, mesh or group; EGL does not load here; or "raycast" cannot draw this scene.
     """
-    if name not in RENDERERS:
-        raise UserError(f"There is no renderer {name!r}.{did_you_mean(name, RENDERERS)}")
-    return _FollowingRenderer(name, model, data, tuple(cameras), image_size, tuple(hulls), geom_groups)
-
-
-class _FollowingRenderer:
-    """A renderer that is made anew when its environment has compiled a new model. Arguments as of `make_renderer`."""
 
     def __init__(
         self,
         name: str,
         model: mujoco.MjModel,
         data: mujoco.MjData,
-        cameras: tuple[str, ...],
+        cameras: Sequence[str],
         image_size: int,
-        hulls: tuple[str, ...],
-        geom_groups: Sequence[int] | None,
+        hulls: Sequence[str] = (),
+        geom_groups: Sequence[int] | None = None,
     ) -> None:
+        if name not in RENDERERS:
+            raise UserError(f"There is no renderer {name!r}.{did_you_mean(name, RENDERERS)}")
         self._name, self._cameras, self._size, self._hulls, self._groups = name, cameras, image_size, hulls, geom_groups
-        self._drawn_of, self._renderer = data.model, self._make(model, data)
+        self._model, self._renderer = data.model, self._make(model, data)
 
     def render(self, data: mujoco.MjData, camera: str) -> NDArray[np.uint8]:
-        """Picture uint8 [H, W, 3]; see `SceneRenderer`."""
+        """Picture uint8 [H, W, 3] of a state whose kinematics and cameras are up to date (`mj_forward`)."""
         return self._of(data).render(data, camera)
 
     def segment(self, data: mujoco.MjData, camera: str) -> NDArray[np.int32]:
-        """Geom id of every pixel; see `SceneRenderer`."""
+        """Geom id of every pixel, int32 [H, W]; -1 where no geom is."""
         return self._of(data).segment(data, camera)
 
     def close(self) -> None:
         """Free what the graphics library holds."""
         self._renderer.close()
 
-    def _of(self, data: mujoco.MjData) -> SceneRenderer:
+    def _of(self, data: mujoco.MjData) -> EglRenderer | RaycastRenderer:
         """The renderer of this data's model."""
-        if data.model is not self._drawn_of:
+        if data.model is not self._model:
             outdated = self._renderer
-            self._drawn_of, self._renderer = data.model, self._make(data.model, data)
+            self._model, self._renderer = data.model, self._make(data.model, data)
             outdated.close()
         for present, copy in self._followed:
             copy[:] = present
         return self._renderer
 
-    def _make(self, model: mujoco.MjModel, data: mujoco.MjData) -> SceneRenderer:
+    def _make(self, model: mujoco.MjModel, data: mujoco.MjData) -> EglRenderer | RaycastRenderer:
         names = [model.camera(camera).name for camera in range(model.ncam)]
         for camera in self._cameras:
             if camera not in names:

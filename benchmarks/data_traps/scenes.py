@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from benchmarks.data_traps.traps import expect, trap
 from sim.egl import why_egl_does_not_load
 from sim.hulls import with_hulls
-from sim.rendering import make_renderer
+from sim.rendering import Renderer
 from vla_rl.core.errors import UserError
 
 SIZE = 48
@@ -38,7 +38,7 @@ class _Renderers:
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData, **options: Any) -> None:
         names = ("raycast", "egl") if not why_egl_does_not_load() else ("raycast",)
-        self._all = [make_renderer(name, model, data, ["eye"], SIZE, **options) for name in names]
+        self._all = [Renderer(name, model, data, ["eye"], SIZE, **options) for name in names]
 
     def segment(self, model: mujoco.MjModel, data: mujoco.MjData) -> NDArray[np.int32]:
         """Geom ids [H, W] after a step of kinematics; both renderers must agree."""
@@ -150,7 +150,7 @@ def chosen_groups(_: Path) -> str:
 @trap(GEOMS, "a geom group that does not exist", remedy="geom_groups")
 def unknown_group(_: Path) -> str:
     model, data = _compiled(_ABOVE + _BALL)
-    make_renderer("raycast", model, data, ["eye"], SIZE, geom_groups=(1, 6))
+    Renderer("raycast", model, data, ["eye"], SIZE, geom_groups=(1, 6))
     expect(False, "accepted")
     return ""
 
@@ -205,7 +205,7 @@ def table_of_their_own(_: Path) -> str:
     assets = f'<asset>{texture}<material name="wood" texture="wood"/></asset>'
     for name in ("table", "desk"):
         model, data = _compiled(f'{_ABOVE}<geom name="{name}" type="box" size="1 1 .01" material="wood"/>', assets)
-        picture = make_renderer("raycast", model, data, ["eye"], SIZE).render(data, "eye")
+        picture = Renderer("raycast", model, data, ["eye"], SIZE).render(data, "eye")
         expect(bool((picture[..., 0] > 150).all() and (picture[..., 1:] == 0).all()), f"{name}: {picture[0, 0]}")
         expect(len(np.unique(picture[..., 0])) == 1, f"{name} is drawn with the pattern of another table")
     return "both are drawn in the texture's mean color"
@@ -250,7 +250,7 @@ def misspelt_hull(_: Path) -> str:
 @trap(GEOMS, "a misspelt camera name", remedy="'eye'")
 def misspelt_camera(_: Path) -> str:
     model, data = _compiled(_ABOVE + _BALL)
-    make_renderer("auto", model, data, ["eey"], SIZE)
+    Renderer("auto", model, data, ["eey"], SIZE)
     expect(False, "accepted")
     return ""
 
@@ -261,7 +261,7 @@ def rope(_: Path) -> str:
     xml = f"{_FLOOR}{_ABOVE}{ends}"
     tendon = '<tendon><spatial><site site="a"/><site site="b"/></spatial></tendon>'
     model, data = _compiled(xml, tendon)
-    make_renderer("raycast", model, data, ["eye"], SIZE)
+    Renderer("raycast", model, data, ["eye"], SIZE)
     expect(False, "drawn without the rope")
     return ""
 
@@ -269,7 +269,7 @@ def rope(_: Path) -> str:
 @trap(GEOMS, "an orthographic camera, which the ray caster cannot draw", remedy="renderer='egl'")
 def orthographic(_: Path) -> str:
     model, data = _compiled(_FLOOR + _BALL + '<camera name="eye" pos="0 0 1" projection="orthographic" fovy="1"/>')
-    make_renderer("raycast", model, data, ["eye"], SIZE)
+    Renderer("raycast", model, data, ["eye"], SIZE)
     expect(False, "drawn with perspective")
     return ""
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.adapters.optional import import_benchmark
-from sim.interface import ABSOLUTE, CameraEnv, observation_space
-from sim.rendering import make_renderer
+from sim.interface import ABSOLUTE, CameraEnv, StepResult, observation_space
+from sim.rendering import Renderer
 
 _STATE_BOUND = 10.0  # a joint beyond it has left what the model describes
 _JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
@@ -34,7 +34,7 @@ class AlohaEnv(CameraEnv):
     state_units: ClassVar[tuple[str, ...]] = (*("rad",) * 6, "") * 2
     action_names: ClassVar[tuple[str, ...]] = state_names
     action_units: ClassVar[tuple[str, ...]] = state_units
-    max_episode_steps: ClassVar[int] = 300
+    max_episode_steps: int = 300
     native_task: ClassVar[str]
     native_class: ClassVar[str]
     task_description: ClassVar[str]
@@ -57,7 +57,7 @@ class AlohaEnv(CameraEnv):
         native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
         meshes = [self.model.mesh(mesh).name for mesh in range(self.model.nmesh)]
         links = [name for name in meshes if name.startswith(_ARM)]
-        self.renderer = make_renderer(renderer, self.model, self.data, native_cameras, self.image_size, hulls=links)
+        self.renderer = Renderer(renderer, self.model, self.data, native_cameras, self.image_size, hulls=links)
         low, high = np.full(_N_JOINTS, -np.pi, np.float32), np.full(_N_JOINTS, np.pi, np.float32)
         low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
         self._low, self._high = low, high
@@ -70,13 +70,13 @@ class AlohaEnv(CameraEnv):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed, options=options)
         self._place_objects(int(self.np_random.integers(2**31)))
-        state = self._env.reset().observation
-        self._last_action = np.asarray(state, np.float32)
+        self._state = self._env.reset().observation
+        self._last_action = np.asarray(self._state, np.float32)
         self.elapsed_steps = 0
-        self._observed = self._observe(state)
+        self._observed = self._observe()
         return self._observed, {"is_success": False}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> StepResult:
         self._last_action = np.clip(action, self._low, self._high).astype(np.float32)
         self.elapsed_steps += 1
         try:
@@ -85,17 +85,13 @@ class AlohaEnv(CameraEnv):
             native = None
         if native is None or np.abs(native.observation).max() > _STATE_BOUND:
             return self._observed, 0.0, True, False, {"is_success": False, "diverged": True}
-        self._observed = self._observe(native.observation)
-        success = bool(native.reward == _SOLVED)
-        truncated = not success and self.elapsed_steps >= self.max_episode_steps
-        return self._observed, float(success), success, truncated, {"is_success": success}
-
-    def render(self) -> NDArray[np.uint8]:
-        """Picture of the first camera, uint8 [H, W, 3]."""
-        return self._draw(self.cameras[0])
+        self._state = native.observation
+        result = self._result(bool(native.reward == _SOLVED))
+        self._observed = result[0]
+        return result
 
     def close(self) -> None:
-        self.renderer.close()
+        super().close()
         self._env.close()
 
     def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -110,8 +106,8 @@ class AlohaEnv(CameraEnv):
         else:
             self._tasks.BOX_POSE[0] = np.concatenate(self._utils.sample_insertion_pose(seed))
 
-    def _observe(self, state: NDArray[np.float64]) -> dict[str, Any]:
-        return {"pixels": self.pictures(), "agent_pos": np.asarray(state, np.float32)}
+    def _observe(self) -> dict[str, Any]:
+        return {"pixels": self.pictures(), "agent_pos": np.asarray(self._state, np.float32)}
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.data, _NATIVE_CAMERAS[camera])

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from sim.adapters.metaworld_tasks import TASKS
 from sim.adapters.optional import import_benchmark
-from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, observation_space
-from sim.rendering import make_renderer
+from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, StepResult, observation_space
+from sim.rendering import Renderer
 from vla_rl.core.errors import UserError, did_you_mean
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
@@ -76,7 +76,7 @@ class MetaWorldEnv(CameraEnv):
         self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
         self.native_observation = self._reset_native(0)
         self.native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
-        self.renderer = make_renderer(
+        self.renderer = Renderer(
             renderer, self.native.model, self.native.data, self.native_cameras, self.image_size, hulls=LINKS
         )
         self.progress, self.elapsed_steps = 0.0, 0
@@ -92,21 +92,15 @@ class MetaWorldEnv(CameraEnv):
         self.last_action = np.zeros(4)
         return self._observe(), {"is_success": False}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+    def step(self, action: NDArray[np.float32]) -> StepResult:
         self.last_action = np.clip(action, -1.0, 1.0).astype(np.float64)
         self.native_observation, reward, _, _, info = self.native.step(self.last_action)
         self.progress = max(self.progress, float(reward) / 10.0)  # the dense reward dips between stages
         self.elapsed_steps += 1
-        success = bool(info["success"])
-        truncated = not success and self.elapsed_steps >= self.max_episode_steps
-        return self._observe(), float(success), success, truncated, {"is_success": success}
-
-    def render(self) -> NDArray[np.uint8]:
-        """Picture of the first camera, uint8 [H, W, 3]."""
-        return self._draw(self.cameras[0])
+        return self._result(bool(info["success"]))
 
     def close(self) -> None:
-        self.renderer.close()
+        super().close()
         self.native.close()
 
     def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:

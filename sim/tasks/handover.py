@@ -1,7 +1,5 @@
 """Handover: one arm picks up a bar, hands it over in the air, and the other arm lays it on a pad."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from sim.env import TabletopEnv
@@ -17,13 +15,13 @@ WHITE = "0.98 0.95 0.90 1"
 class HandoverEnv(TabletopEnv):
     """The bar starts where the right arm cannot take it, and the left arm's reach ends before the pad."""
 
-    expert: ClassVar[str] = "sim.experts.handover:HandoverExpert"
-    task_description: ClassVar[str] = "hand the bar over and lay it on the pad"
-    max_episode_steps: ClassVar[int] = 150
-    expert_steps: ClassVar[int] = 70
-    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("left", (-0.25, 0.00)), ArmSpec("right", (0.015, 0.25)))
-    home: ClassVar[tuple[tuple[float, float, float], ...]] = ((-0.175, 0.0, 0.06), (0.16, 0.0, 0.09))
-    objects: ClassVar[tuple[str, ...]] = ("bar", "pad")
+    expert = "sim.experts.handover:HandoverExpert"
+    task_description = "hand the bar over and lay it on the pad"
+    max_episode_steps = 150
+    expert_steps = 70
+    arms = (ArmSpec("left", (-0.25, 0.00)), ArmSpec("right", (0.015, 0.25)))
+    home = ((-0.175, 0.0, 0.06), (0.16, 0.0, 0.09))
+    objects = ("bar", "pad")
 
     @property
     def tolerance(self) -> float:

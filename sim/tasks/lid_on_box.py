@@ -1,7 +1,5 @@
 """LidOnBox: one arm fetches a light, slippery box from where only it can reach; the other seats the lid on it."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from sim.env import TabletopEnv
@@ -24,13 +22,13 @@ class LidOnBoxEnv(TabletopEnv):
     Success is the lid seated on the rim and let go.
     """
 
-    expert: ClassVar[str] = "sim.experts.lid_on_box:LidOnBoxExpert"
-    task_description: ClassVar[str] = "put the lid on the box"
-    max_episode_steps: ClassVar[int] = 130
-    expert_steps: ClassVar[int] = 60
-    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("left", (-0.25, 0.17)), ArmSpec("right", (-0.03, 0.25)))
-    home: ClassVar[tuple[tuple[float, float, float], ...]] = ((-0.17, 0.0, 0.06), (0.17, 0.0, 0.09))
-    objects: ClassVar[tuple[str, ...]] = ("box", "lid")
+    expert = "sim.experts.lid_on_box:LidOnBoxExpert"
+    task_description = "put the lid on the box"
+    max_episode_steps = 130
+    expert_steps = 60
+    arms = (ArmSpec("left", (-0.25, 0.17)), ArmSpec("right", (-0.03, 0.25)))
+    home = ((-0.17, 0.0, 0.06), (0.17, 0.0, 0.09))
+    objects = ("box", "lid")
 
     @property
     def clearance(self) -> float:

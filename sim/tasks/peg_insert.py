@@ -1,7 +1,5 @@
 """PegInsert: one arm picks up a socket, the other a peg, and they bring the two together in the air."""
 
-from typing import ClassVar
-
 import numpy as np
 
 from sim.env import TabletopEnv
@@ -24,16 +22,16 @@ class PegInsertEnv(TabletopEnv):
     Success is the peg well inside while the socket hangs in the air.
     """
 
-    expert: ClassVar[str] = "sim.experts.peg_insert:PegInsertExpert"
-    task_description: ClassVar[str] = "insert the peg into the socket"
-    max_episode_steps: ClassVar[int] = 120
-    expert_steps: ClassVar[int] = 50
-    arms: ClassVar[tuple[ArmSpec, ...]] = (
+    expert = "sim.experts.peg_insert:PegInsertExpert"
+    task_description = "insert the peg into the socket"
+    max_episode_steps = 120
+    expert_steps = 50
+    arms = (
         ArmSpec("left", (-0.25, 0.17)),
         ArmSpec("right", (-0.17, 0.25), z_range=(0.014, 0.24)),
     )
-    home: ClassVar[tuple[tuple[float, float, float], ...]] = ((-0.17, 0.0, 0.06), (0.17, 0.0, 0.09))
-    objects: ClassVar[tuple[str, ...]] = ("socket", "peg")
+    home = ((-0.17, 0.0, 0.06), (0.17, 0.0, 0.09))
+    objects = ("socket", "peg")
 
     @property
     def clearance(self) -> float:

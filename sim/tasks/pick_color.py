@@ -1,6 +1,6 @@
 """PickColor: three cubes before the tray, and a sentence that names one of them."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,10 @@ class PickColorEnv(PickPlaceEnv):
         arguments: see `sim.interface.CameraEnv`.
     """
 
-    expert: ClassVar[str] = "sim.experts.pick_color:PickColorExpert"
-    max_episode_steps: ClassVar[int] = 120
-    expert_steps: ClassVar[int] = 58
-    objects: ClassVar[tuple[str, ...]] = (*COLORS, "tray")
+    expert = "sim.experts.pick_color:PickColorExpert"
+    max_episode_steps = 120
+    expert_steps = 58
+    objects = (*COLORS, "tray")
 
     def __init__(self, color: str = "red", **arguments: Any) -> None:
         if color not in COLORS:

@@ -16,12 +16,12 @@ OPEN = 0.055  # m, the gripper must be open this far: the cube lies there by its
 class PickPlaceEnv(TabletopEnv):
     """The single-arm task: success is the cube in the tray and let go."""
 
-    expert: ClassVar[str] = "sim.experts.pick_place:PickPlaceExpert"
-    task_description: ClassVar[str] = "put the cube into the tray"
-    max_episode_steps: ClassVar[int] = 100
-    expert_steps: ClassVar[int] = 50
-    arms: ClassVar[tuple[ArmSpec, ...]] = (ArmSpec("right", (-0.18, 0.25)),)
-    home: ClassVar[tuple[tuple[float, float, float], ...]] = ((0.16, 0.0, 0.08),)
+    expert = "sim.experts.pick_place:PickPlaceExpert"
+    task_description = "put the cube into the tray"
+    max_episode_steps = 100
+    expert_steps = 50
+    arms = (ArmSpec("right", (-0.18, 0.25)),)
+    home = ((0.16, 0.0, 0.08),)
     objects: ClassVar[tuple[str, ...]] = ("cube", "tray")
     cube: str = "cube"  # the object that belongs in the tray
 

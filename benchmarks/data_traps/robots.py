@@ -1,8 +1,6 @@
 """Policies on robots that have the same joints in another order, in other units, under other names, or not at all."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +11,6 @@ import torch
 
 import sim
 from benchmarks.data_traps.traps import SilentlyWrong, expect, trap
-from deploy_trt.runtime.manifest import (
-    Affine,
-    FileInfo,
-    GraphInfo,
-    Manifest,
-    SamplerInfo,
-    TextInfo,
-    load_manifest,
-    save_manifest,
-)
-from deploy_trt.runtime.refresh import read_checkpoint
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import SafetyGate
 from robot_io.lerobot_robot import LerobotRobot
@@ -35,27 +22,23 @@ from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.robot import Ros2Robot
 from vla_rl.acting import rollout
-from vla_rl.acting.policy_folder import find_policy, load_acting_policy, load_watched_policy
+from vla_rl.acting.policy_folder import find_policy, load_acting_policy
 from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits, set_up_robot
 from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
-from vla_rl.core.json_files import write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Observation, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
-from vla_rl.training.config import RunConfig, TaskConfig
-from vla_rl.training.simulator import SimulatorWorker
-from vla_rl.training.workers import RolloutJob
 
 KIND = "names on robots"
 ARM = Dimensions(("pan", "lift", "wrist"), ("rad", "rad", "rad"))
 REVERSED = ARM.take([2, 1, 0])
-_SIZE = 8  # pixels
-_HZ = 20.0
+SIZE = 8  # pixels
+HZ = 20.0
 
 
 class Arm:
@@ -71,7 +54,7 @@ class Arm:
     name = "arm"
     is_connected = True
 
-    def __init__(self, joints: Dimensions, declared: int = _SIZE, found: int = _SIZE) -> None:
+    def __init__(self, joints: Dimensions, declared: int = SIZE, found: int = SIZE) -> None:
         units = set(joints.units)
         self.config = SimpleNamespace(use_degrees="deg" in units) if units & {"deg", "normalized"} else None
         self.action_features = dict.fromkeys(joints.names, float)
@@ -100,19 +83,19 @@ def set_up(request: RobotRequest) -> RobotSetup:
     joints = Dimensions(tuple(options.pop("joints")), tuple(options.pop("units")))
     assert request.policy is not None
     device = Arm(joints, **options)
-    robot = LerobotRobot(device, _HZ, "wave", request.policy.image_size, duration_s=0.5, clock=request.clock)
+    robot = LerobotRobot(device, HZ, "wave", request.policy.image_size, duration_s=0.5, clock=request.clock)
     names = robot.state_dimensions, robot.action_dimensions
     check_fits(request.policy, robot.cameras, len(robot.state_names), len(robot.action_names), names)
     low, high = [-200.0] * len(joints), [200.0] * len(joints)
-    return RobotSetup(robot, SafetyGate(request.gate.filled(low, high), _HZ), Origin.SIM, "arm")
+    return RobotSetup(robot, SafetyGate(request.gate.filled(low, high), HZ), Origin.SIM, "arm")
 
 
-def _policy(folder: Path, state: Dimensions = ARM, action: Dimensions = ARM) -> Path:
+def save_policy(folder: Path, state: Dimensions = ARM, action: Dimensions = ARM) -> Path:
     """Save a policy of a few thousand weights that has learned nothing; returns its folder."""
     torch.manual_seed(0)
     vectors = np.random.default_rng(0).uniform(-1.0, 1.0, (50, 3)).astype(np.float32)
     config = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
-    spec = PolicySpec("arm", ("front",), (_SIZE, _SIZE), 3, 3, _HZ, dimensions=((state, action),))
+    spec = PolicySpec("arm", ("front",), (SIZE, SIZE), 3, 3, HZ, dimensions=((state, action),))
     FlowVLA(config, spec, Statistics.from_arrays(vectors, vectors)).save(folder, {"policy_version": 0})
     return folder
 
@@ -125,7 +108,7 @@ def _act(policy: Path, robot: str, overrides: Sequence[str]) -> Episode:
     return store.read(store.ids()[0])
 
 
-def _on_arm(policy: Path, joints: Dimensions, *more: str) -> Episode:
+def act_on_arm(policy: Path, joints: Dimensions, *more: str) -> Episode:
     names = f"robot.joints=[{','.join(joints.names)}]", f"robot.units=[{','.join(map(repr, joints.unit_of_each()))}]"
     return _act(policy, f"{__name__}:set_up", [*names, *more])
 
@@ -150,14 +133,14 @@ def _check_joints(policy: Path, episode: Episode, order: Sequence[int], factor: 
     return f"{episode.action_dimensions.words()}: {np.round(done, 3).tolist()}"
 
 
-def _accepted(result: object) -> str:
+def accepted(result: object) -> str:
     """What has to be refused came through."""
     raise SilentlyWrong(f"accepted: {type(result).__name__}")
 
 
 @trap(KIND, "a mock robot with the policy's joints in reversed order")
 def reversed_mock(folder: Path) -> str:
-    policy = _policy(folder / "policy")
+    policy = save_policy(folder / "policy")
     names = f"{{names: [{','.join(REVERSED.names)}], units: [rad, rad, rad]}}"
     options = [f"robot.{what}_dimensions={names}" for what in ("state", "action")]
     episode = _act(policy, "mock", [*options, "robot.duration_s=0.5"])
@@ -167,7 +150,7 @@ def reversed_mock(folder: Path) -> str:
 
 @trap(KIND, "a mock robot whose state has the policy's order and whose action has another")
 def reversed_action(folder: Path) -> str:
-    policy = _policy(folder / "policy")
+    policy = save_policy(folder / "policy")
     names = "robot.action_dimensions.names=[lift,wrist,pan]"
     episode = _act(policy, "mock", [names, "robot.duration_s=0.5"])
     acting = load_acting_policy(policy)
@@ -180,60 +163,60 @@ def reversed_action(folder: Path) -> str:
 
 @trap(KIND, "a lerobot arm with the policy's joints in another order")
 def shuffled_arm(folder: Path) -> str:
-    policy = _policy(folder / "policy", Dimensions(ARM.names), Dimensions(ARM.names))
-    return _check_joints(policy, _on_arm(policy, Dimensions(("wrist", "pan", "lift"))), [2, 0, 1])
+    policy = save_policy(folder / "policy", Dimensions(ARM.names), Dimensions(ARM.names))
+    return _check_joints(policy, act_on_arm(policy, Dimensions(("wrist", "pan", "lift"))), [2, 0, 1])
 
 
 @trap(KIND, "a policy in radians on an arm in degrees, in reversed order")
 def degrees(folder: Path) -> str:
     pan, lift, wrist = (f"{name}.pos" for name in ARM.names)
     in_radians = Dimensions((pan, lift, wrist), ARM.units)
-    policy = _policy(folder / "policy", in_radians, in_radians)
+    policy = save_policy(folder / "policy", in_radians, in_radians)
     in_degrees = Dimensions((wrist, lift, pan), ("deg",) * 3)
-    return _check_joints(policy, _on_arm(policy, in_degrees), [2, 1, 0], factor=180 / np.pi)
+    return _check_joints(policy, act_on_arm(policy, in_degrees), [2, 1, 0], factor=180 / np.pi)
 
 
 @trap(KIND, "a policy in radians on an arm in lerobot's -100 to 100", remedy="correct the declared units")
 def normalized(folder: Path) -> str:
     named = Dimensions(tuple(f"{name}.pos" for name in ARM.names), ARM.units)
-    policy = _policy(folder / "policy", named, named)
-    return _accepted(_on_arm(policy, Dimensions(named.names, ("normalized",) * 3)))
+    policy = save_policy(folder / "policy", named, named)
+    return accepted(act_on_arm(policy, Dimensions(named.names, ("normalized",) * 3)))
 
 
 @trap(KIND, "an arm that lacks a joint of the policy and has another", remedy="rename={POLICY_NAME: ROBOT_NAME}")
 def missing_joint(folder: Path) -> str:
-    policy = _policy(folder / "policy")
-    return _accepted(_on_arm(policy, Dimensions(("pan", "lift", "gripper"))))
+    policy = save_policy(folder / "policy")
+    return accepted(act_on_arm(policy, Dimensions(("pan", "lift", "gripper"))))
 
 
 @trap(KIND, "an arm with one joint more than the policy", remedy="['pan', 'lift', 'wrist', 'gripper']")
 def one_more_joint(folder: Path) -> str:
-    policy = _policy(folder / "policy")
-    return _accepted(_on_arm(policy, Dimensions(("pan", "lift", "wrist", "gripper"))))
+    policy = save_policy(folder / "policy")
+    return accepted(act_on_arm(policy, Dimensions(("pan", "lift", "wrist", "gripper"))))
 
 
 @trap(KIND, "an arm whose joint has another name, which the user says")
 def renamed_joint(folder: Path) -> str:
-    policy = _policy(folder / "policy", Dimensions(ARM.names), Dimensions(ARM.names))
-    episode = _on_arm(policy, Dimensions(("hand", "lift", "pan")), "rename={wrist: hand}")
+    policy = save_policy(folder / "policy", Dimensions(ARM.names), Dimensions(ARM.names))
+    episode = act_on_arm(policy, Dimensions(("hand", "lift", "pan")), "rename={wrist: hand}")
     return _check_joints(policy, episode, [2, 1, 0])
 
 
 @trap(KIND, "a robot that names one joint twice", remedy="name each once")
 def doubled_joint(folder: Path) -> str:
-    policy = _policy(folder / "policy")
-    return _accepted(_act(policy, "mock", ["robot.action_dimensions.names=[pan,pan,wrist]"]))
+    policy = save_policy(folder / "policy")
+    return accepted(_act(policy, "mock", ["robot.action_dimensions.names=[pan,pan,wrist]"]))
 
 
 @trap(KIND, "a policy that declares no names, on an arm that names its joints")
 def nameless_policy(folder: Path) -> str:
-    policy = _policy(folder / "policy", UNDECLARED, UNDECLARED)
-    return _check_joints(policy, _on_arm(policy, Dimensions(("a", "b", "c"))), [0, 1, 2])
+    policy = save_policy(folder / "policy", UNDECLARED, UNDECLARED)
+    return _check_joints(policy, act_on_arm(policy, Dimensions(("a", "b", "c"))), [0, 1, 2])
 
 
 @trap(KIND, "a policy with names on a robot of a third party that declares none")
 def silent_robot(folder: Path) -> str:
-    policy = _policy(folder / "policy")
+    policy = save_policy(folder / "policy")
     setup = set_up_robot("mock", RobotRequest(find_policy(policy).spec, VirtualClock(), RobotLimits()))
     robot: Any = setup.robot
     del robot.state_dimensions, robot.action_dimensions
@@ -246,86 +229,24 @@ def silent_robot(folder: Path) -> str:
     return _check_joints(policy, episode, [0, 1, 2])
 
 
-def _manifest(folder: Path, dimensions: Dimensions) -> Path:
-    """Write the manifest of a deployment; nothing else of it is read before names are compared."""
-    size = len(dimensions)
-    spec = PolicySpec("arm", ("front",), (_SIZE, _SIZE), size, size, _HZ, dimensions=((dimensions, dimensions),))
-    plain, mean = Affine((0.0,) * size, (1.0,) * size), (0.0,) * size
-    graph = {"policy": GraphInfo("policy.onnx", "", {}, {})}
-    file, sampler = FileInfo("probes.npz", ""), SamplerInfo("direct", width=size)
-    text = TextInfo()
-    folder.mkdir()
-    of_policy = ("flow_vla", 0, spec, 16, "fp32")
-    save_manifest(folder, Manifest(*of_policy, graph, {}, None, file, plain, plain, mean, mean, (), text, sampler))
-    return folder
-
-
-@trap(KIND, "a deployed policy of another arm", remedy="rename={POLICY_NAME: ROBOT_NAME}")
-def deployed(folder: Path) -> str:
-    return _accepted(_on_arm(_manifest(folder / "deployed", ARM), Dimensions(("shoulder", "elbow", "wrist"))))
-
-
-@trap(KIND, "a manifest in which the names were edited by hand", remedy="copy the folder anew")
-def edited_manifest(folder: Path) -> str:
-    deployed = _manifest(folder / "deployed", ARM)
-    text = (deployed / "manifest.json").read_text()
-    (deployed / "manifest.json").write_text(text.replace("pan", "lft").replace("lift", "pan").replace("lft", "lift"))
-    return _accepted(_on_arm(deployed, ARM))
-
-
-@trap(KIND, "a manifest that names a joint twice, with a seal that fits", remedy="export the policy anew")
-def doubled_in_manifest(folder: Path) -> str:
-    deployed = _manifest(folder / "deployed", ARM)
-    about = json.loads((deployed / "manifest.json").read_text())
-    about["spec"]["dimensions"][0][1]["names"] = ["pan", "pan", "wrist"]
-    del about["content_sha256"]
-    write_sealed(deployed / "manifest.json", about)
-    return _accepted(_on_arm(deployed, ARM))
-
-
-@trap(KIND, "new weights with reversed joints for a running deployment", remedy="export it anew")
-def refreshed(folder: Path) -> str:
-    checkpoint = _policy(folder / "policy", REVERSED, REVERSED)
-    manifest = load_manifest(_manifest(folder / "deployed", ARM))
-    trained = json.loads((checkpoint / "config.json").read_text())["config"]
-    return _accepted(read_checkpoint(checkpoint, replace(manifest, source={"config": trained})))
-
-
-@trap(KIND, "a watched folder whose newest policy has its joints in another order")
-def watched(folder: Path) -> str:
-    policies = folder / "policies"
-    first = _policy(policies / "version_0000")
-    policy: Any = load_watched_policy(first, policies)
-    try:
-        _policy(policies / "version_0001", REVERSED, REVERSED)
-        policy.look()
-        image = np.zeros((_SIZE, _SIZE, 3), np.uint8)
-        policy.infer(Observation({"front": image}, np.zeros(3, np.float32), "wave", 0))
-        acts = policy._acting[0].name
-    finally:
-        policy.close()
-    expect(acts == "version_0000", f"{acts} acts with the joints of another order")
-    return f"{acts} goes on acting"
-
-
 @trap(KIND, "pictures of another size than the driver declares", remedy="robot.cameras")
 def camera_size(folder: Path) -> str:
-    return _accepted(_on_arm(_policy(folder / "policy"), Dimensions(ARM.names), "robot.declared=24"))
+    return accepted(act_on_arm(save_policy(folder / "policy"), Dimensions(ARM.names), "robot.declared=24"))
 
 
 @trap(KIND, "a leader arm in degrees for a follower in -100 to 100", remedy="use_degrees")
 def leader_units(folder: Path) -> str:
     del folder
     names = tuple(f"{name}.pos" for name in ARM.names)
-    robot = LerobotRobot(Arm(Dimensions(names, ("normalized",) * 3)), _HZ, "wave", clock=VirtualClock())
-    return _accepted(LerobotTakeover(Arm(Dimensions(names, ("deg",) * 3)), robot, engaged=lambda: True))
+    robot = LerobotRobot(Arm(Dimensions(names, ("normalized",) * 3)), HZ, "wave", clock=VirtualClock())
+    return accepted(LerobotTakeover(Arm(Dimensions(names, ("deg",) * 3)), robot, engaged=lambda: True))
 
 
 @trap(KIND, "a file of limits for the same joints in another order", remedy="--limits FILE")
 def limits_order(folder: Path) -> str:
-    spec = find_policy(_policy(folder / "policy")).spec
+    spec = find_policy(save_policy(folder / "policy")).spec
     limits = RobotLimits(low=(-1.0, -2.0, -3.0), high=(1.0, 2.0, 3.0), max_velocity=(1.0,) * 3, names=REVERSED.names)
-    return _accepted(set_up_robot("mock", RobotRequest(spec, VirtualClock(), limits)))
+    return accepted(set_up_robot("mock", RobotRequest(spec, VirtualClock(), limits)))
 
 
 class _Backwards(gymnasium.ActionWrapper):
@@ -353,7 +274,7 @@ class _Bus:
         clock.on_clock(10**9)
         output: Any = SimpleNamespace(begin=list, send=list)
         settings = settings_from({"joints": list(joints), "cameras": []})
-        self.robot = Ros2Robot(settings, clock, OperatorRequests(), _HZ, None, [output], 200.0)
+        self.robot = Ros2Robot(settings, clock, OperatorRequests(), HZ, None, [output], 200.0)
 
     def say(self, names: Sequence[str], positions: Sequence[float]) -> None:
         header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
@@ -383,7 +304,7 @@ def doubled_joint_state(folder: Path) -> str:
 @trap(KIND, "a trajectory for a joint that the simulated robot does not have", remedy="each once")
 def foreign_trajectory(folder: Path) -> str:
     del folder
-    return _accepted(messages.commanded(np.zeros(3, np.float32), ARM.names, ("pan", "elbow"), (1.0, 2.0)))
+    return accepted(messages.commanded(np.zeros(3, np.float32), ARM.names, ("pan", "elbow"), (1.0, 2.0)))
 
 
 @trap(KIND, "a mock robot whose state names the joints in another order than its action")
@@ -394,16 +315,3 @@ def mock_posture(folder: Path) -> str:
     rests = dict(zip(robot.action_dimensions.names, robot.rest_command().tolist(), strict=True))
     expect(told == rests, f"it reads {told} and rests at {rests}")
     return str({name: round(value, 3) for name, value in told.items()})
-
-
-@trap(KIND, "a deployment with the joints in another order, evaluated on the task", remedy="trained on")
-def evaluated_deployment(folder: Path) -> str:
-    config = RunConfig(task=TaskConfig(env="vla_rl/PickPlace-v0", image_size=16, renderer="raycast"))
-    worker = SimulatorWorker(config)
-    try:
-        own = worker.spec.dimensions_of(4)[0]
-        deployed = _manifest(folder / "deployed", own.take([3, 2, 1, 0]))
-        job = RolloutJob("e0", folder / "episodes", config.task.env, (0,), deployed)
-        return _accepted(list(worker.run([job])))
-    finally:
-        worker.close()

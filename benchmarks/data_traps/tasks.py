@@ -3,11 +3,7 @@
 Each class is `Dot` with one mistake: a dot that is driven onto a square, seen by a camera and as a position.
 """
 
-import contextlib
-import io
-import logging
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +13,14 @@ from gymnasium.spaces import Box, Dict
 
 from benchmarks.data_traps.traps import expect, trap
 from robot_io.env_interface import EnvDeclaration
-from vla_rl.acting.task import make_env, open_robot
+from vla_rl.acting.task import make_env
 from vla_rl.acting.task_check import TaskReport, check_task
 from vla_rl.acting.task_config import TaskConfig
-from vla_rl.acting.task_names import find_task, task_names
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeStore
 
 SIZE = 16
-CHECK, NAMES, OUTPUT = "task check", "names and arguments of a task", "output of a task"
+CHECK = "task check"
 
 
 class Dot(gymnasium.Env[dict[str, Any], Any]):
@@ -76,6 +71,16 @@ def _expect_finding(report: TaskReport, kind: str, *words: str) -> str:
     return found[0]
 
 
+def mistake(input: str, kind: str, *words: str) -> Callable[[type[Dot]], type[Dot]]:
+    """Register a task as a trap: its check has to report one sentence of a kind that contains all words."""
+
+    def register(task: type[Dot]) -> type[Dot]:
+        trap(CHECK, input)(lambda _: _expect_finding(_report(task.__name__), kind, *words))
+        return task
+
+    return register
+
+
 @trap(CHECK, "a task without a mistake: no problem, no warning")
 def _sound(_: Path) -> str:
     report = _report("Dot")
@@ -83,58 +88,58 @@ def _sound(_: Path) -> str:
     return report.found[-1]
 
 
+@mistake(
+    "a robot at rest solves the task, at its first step",
+    "problems",
+    "succeeds in 3 of 3",
+    "0 after 1",
+    "task.declare.success",
+)
 class SolvedAtRest(Dot):
     def there(self) -> bool:
         return bool((self.dot < self.goal).all())
 
 
-@trap(CHECK, "a robot at rest solves the task, at its first step")
-def _solved_at_rest(_: Path) -> str:
-    return _expect_finding(
-        _report("SolvedAtRest"), "problems", "succeeds in 3 of 3", "0 after 1", "task.declare.success"
-    )
-
-
+@mistake("a robot at rest solves some starts of a task", "warnings", "of 3 episodes", "start further from the goal")
 class SometimesSolvedAtRest(Dot):
     def there(self) -> bool:
         return bool(self.goal[0] > 0.8)
 
 
-@trap(CHECK, "a robot at rest solves some starts of a task")
-def _sometimes_solved(_: Path) -> str:
-    return _expect_finding(_report("SometimesSolvedAtRest"), "warnings", "of 3 episodes", "start further from the goal")
-
-
+@mistake(
+    "every seed gives the same start, state and pictures",
+    "problems",
+    "all of 8 seeds give the same start",
+    "self.np_random",
+)
 class SameStart(Dot):
     def reset(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return super().reset(seed=0)
 
 
-@trap(CHECK, "every seed gives the same start, state and pictures")
-def _same_start(_: Path) -> str:
-    return _expect_finding(_report("SameStart"), "problems", "all of 8 seeds give the same start", "self.np_random")
-
-
+@mistake(
+    "actions have no effect on state and pictures",
+    "problems",
+    "random actions and rest give the same",
+    "apply the action",
+)
 class Deaf(Dot):
     def move(self, _: Any) -> None:
         """Do nothing."""
 
 
-@trap(CHECK, "actions have no effect on state and pictures")
-def _deaf(_: Path) -> str:
-    return _expect_finding(_report("Deaf"), "problems", "random actions and rest give the same", "apply the action")
-
-
+@mistake("all pictures are black", "problems", "camera 'top' shows one color", "level 0", "declare.cameras")
 class Dark(Dot):
     def draw(self) -> Any:
         return np.zeros((SIZE, SIZE, 3), np.uint8)
 
 
-@trap(CHECK, "all pictures are black")
-def _dark(_: Path) -> str:
-    return _expect_finding(_report("Dark"), "problems", "camera 'top' shows one color", "level 0", "declare.cameras")
-
-
+@mistake(
+    "the picture was drawn once, at the first reset",
+    "warnings",
+    "shows the same picture in every episode",
+    "at every step",
+)
 class Frozen(Dot):
     def draw(self) -> Any:
         if not hasattr(self, "drawn"):
@@ -142,19 +147,10 @@ class Frozen(Dot):
         return self.drawn
 
 
-@trap(CHECK, "the picture was drawn once, at the first reset")
-def _frozen(_: Path) -> str:
-    return _expect_finding(_report("Frozen"), "warnings", "shows the same picture in every episode", "at every step")
-
-
+@mistake("every episode ends after its first step", "problems", "ends within 1 step", "task.declare.max_episode_steps")
 class OneStep(Dot):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
         return (*super().step(action)[:2], True, False, {"is_success": False})
-
-
-@trap(CHECK, "every episode ends after its first step")
-def _one_step(_: Path) -> str:
-    return _expect_finding(_report("OneStep"), "problems", "ends within 1 step", "task.declare.max_episode_steps")
 
 
 class Telling(Dot):
@@ -180,38 +176,28 @@ def _telling(_: Path) -> str:
     return f"{by_name} {_expect_finding(report, 'warnings', 'equal the success at every step', 'task.declare.state=')}"
 
 
+@mistake("the state is all zeros", "warnings", "the state never changes", "task.declare.state=")
 class Blind(Dot):
     def observe(self) -> dict[str, Any]:
         return {"top": self.draw(), "dot": np.zeros(4, np.float32)}
 
 
-@trap(CHECK, "the state is all zeros")
-def _constant_state(_: Path) -> str:
-    return _expect_finding(_report("Blind"), "warnings", "the state never changes", "task.declare.state=")
-
-
+@mistake("actions from -1e6 to 1e6", "warnings", "a range of 2e+06", "action_low and action_high")
 class Wide(Dot):
     def __init__(self) -> None:
         super().__init__()
         self.action_space = Box(-1e6, 1e6, (2,), np.float32)
 
 
-@trap(CHECK, "actions from -1e6 to 1e6")
-def _wide(_: Path) -> str:
-    return _expect_finding(_report("Wide"), "warnings", "a range of 2e+06", "action_low and action_high")
-
-
+@mistake(
+    "actions over all of float32, whose range is infinite", "problems", "finite bounds", "action_low and action_high"
+)
 class Endless(Wide):
     max_episode_steps = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__()
         self.action_space = Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (2,), np.float32)
-
-
-@trap(CHECK, "actions over all of float32, whose range is infinite")
-def _infinite(_: Path) -> str:
-    return _expect_finding(_report("Endless"), "problems", "finite bounds", "action_low and action_high")
 
 
 @trap(CHECK, "no time limit")
@@ -221,6 +207,12 @@ def _no_limit(_: Path) -> str:
     return _expect_finding(report, "assumed", "no time limit", "cut after 1000 steps", "max_episode_steps")
 
 
+@mistake(
+    "an end with the only reward, which the info calls a failure",
+    "warnings",
+    "the only positive reward",
+    "task.declare.success",
+)
 class Contradicting(Dot):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
         observation, _, _, _, _ = super().step(action)
@@ -229,11 +221,13 @@ class Contradicting(Dot):
         return observation, float(ends), ends, False, {"is_success": False}
 
 
-@trap(CHECK, "an end with the only reward, which the info calls a failure")
-def _contradicting(_: Path) -> str:
-    return _expect_finding(_report("Contradicting"), "warnings", "the only positive reward", "task.declare.success")
-
-
+@mistake(
+    "a task that is solved by waiting, after the short episodes of the check have ended",
+    "problems",
+    "succeeds in 3 of 3",
+    "0 after 200",
+    "declare.success",
+)
 class SolvedByTime(Dot):
     max_episode_steps = 300
 
@@ -246,20 +240,11 @@ class SolvedByTime(Dot):
         return self.left == 0
 
 
-@trap(CHECK, "a task that is solved by waiting, after the short episodes of the check have ended")
-def _solved_by_time(_: Path) -> str:
-    return _expect_finding(_report("SolvedByTime"), "problems", "succeeds in 3 of 3", "0 after 200", "declare.success")
-
-
+@mistake("a task that goes on after its success", "warnings", "goes on after a success", "time limit", "terminate")
 class GoingOn(Telling):
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any, dict[str, Any]]:
         observation, reward, _, truncated, info = super().step(action)
         return observation, reward, False, truncated, info
-
-
-@trap(CHECK, "a task that goes on after its success")
-def _going_on(_: Path) -> str:
-    return _expect_finding(_report("GoingOn"), "warnings", "goes on after a success", "time limit", "terminate")
 
 
 class Depth(Dot):
@@ -278,13 +263,9 @@ def _depth(_: Path) -> str:
     return _expect_finding(report, "assumed", "left out", "'depth'", "cameras are uint8")
 
 
+@mistake("metadata['render_fps'] of -20", "problems", "'render_fps'", "task.declare.control_hz")
 class Backwards(Dot):
     metadata = {"render_fps": -20}  # noqa: RUF012
-
-
-@trap(CHECK, "metadata['render_fps'] of -20")
-def _backwards(_: Path) -> str:
-    return _expect_finding(_report("Backwards"), "problems", "'render_fps'", "task.declare.control_hz")
 
 
 def _demonstrations(folder: Path, lengths: list[int], action: float = 0.05) -> Path:
@@ -323,127 +304,6 @@ def _foreign_units(folder: Path) -> str:
     report = _report("Dot", demonstrations=str(_demonstrations(folder, [40, 9], action=50.0)))
     outside = _expect_finding(report, "warnings", "leave the action space", "units", "action_low")
     return f"{outside} {_expect_finding(report, 'warnings', 'has 40 steps', 'task.declare.max_episode_steps=40')}"
-
-
-class Named(Dot):
-    """Takes arguments under names that helpers use as well, and settings of another kind than ours."""
-
-    def __init__(
-        self,
-        name: str,
-        creator: str = "",
-        task: int = 0,
-        spec: int = 0,
-        id: int = 0,
-        max_episode_steps: int = 9,
-        difficulty: str = "easy",
-        image_size: tuple[int, int] = (SIZE, SIZE),
-        renderer: str = "onscreen",
-    ) -> None:
-        super().__init__()
-        self.given = (name, creator, task, spec, id, max_episode_steps, difficulty, image_size, renderer)
-
-
-@trap(NAMES, "constructor arguments called name, creator, task, spec, id and max_episode_steps")
-def _colliding_names(_: Path) -> str:
-    kwargs = {"name": "arm", "creator": "we", "task": 2, "spec": 3, "id": 4, "max_episode_steps": 5}
-    given = make_env(TaskConfig(env=f"{__name__}:Named", kwargs=kwargs)).unwrapped.given
-    expect(given == (*kwargs.values(), "easy", (SIZE, SIZE), "onscreen"), str(given))
-    return str(given)
-
-
-_PACKAGE = """
-import gymnasium
-from benchmarks.data_traps.tasks import Dot
-gymnasium.register("trap-toys/Dot-v0", entry_point=Dot, max_episode_steps=7)
-"""
-
-
-@trap(NAMES, "trap-toys/Dot-v0, an id whose namespace is the package trap_toys, not imported yet")
-def _namespace(folder: Path) -> str:
-    (folder / "trap_toys.py").write_text(_PACKAGE)
-    sys.path.insert(0, str(folder))
-    try:
-        found = find_task("trap-toys/Dot-v0")
-    finally:
-        sys.path.remove(str(folder))
-        gymnasium.registry.pop("trap-toys/Dot-v0", None)
-        sys.modules.pop("trap_toys", None)
-    expect(found.max_episode_steps == 7, str(found))
-    return str(found.id)
-
-
-@trap(NAMES, "an id whose namespace is no installed package", remedy="package:Id-v0")
-def _no_namespace(_: Path) -> str:
-    return str(find_task("gym_nowhere/PushT-v0"))
-
-
-@trap(NAMES, "the list of tasks: what a check accepts by name")
-def _listed(_: Path) -> str:
-    found = task_names()
-    wanted = ("vla_rl/PegInsert-v0", "vla_rl/AlohaInsertion-v0", "vla_rl/MetaWorldDoorOpen-v0", "vla_rl/PickRed-v0")
-    expect(set(wanted) <= set(found), str(found))
-    for name in found:
-        find_task(name)
-    return f"{len(found)} tasks"
-
-
-@trap(NAMES, "gymnasium.make of our tasks after `import vla_rl`, without `import sim`")
-def _registered(_: Path) -> str:
-    code = "import gymnasium, vla_rl; print(gymnasium.spec('vla_rl/PegInsert-v0').id)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    expect(done.returncode == 0, done.stderr)
-    return done.stdout
-
-
-class Chatty(Dot):
-    def __init__(self) -> None:
-        super().__init__()
-        print("Hello from the community of toys")
-        print("[toys WARNING] no private macro file", file=sys.stderr)
-        logger = logging.getLogger("chatty_toys")
-        if not logger.handlers:  # as a package does that brings its own handler
-            logger.addHandler(logging.StreamHandler())
-            logger.propagate = False
-        logger.warning("the toys use their defaults")
-
-    def reset(self, **start: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        logging.getLogger("chatty_toys").warning("the toys use their defaults")
-        return super().reset(**start)
-
-
-@trap(OUTPUT, "a package that greets and warns for every environment, by print and its own log handler")
-def _chatty(_: Path) -> str:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        for seed in range(4):
-            open_robot(TaskConfig(env=f"{__name__}:Chatty")).reset(seed)
-    expect(not out.getvalue(), f"stdout has {out.getvalue()!r}")
-    for line in ("Hello", "macro file", "their defaults"):
-        expect(err.getvalue().count(line) == 1, err.getvalue())
-    return err.getvalue()
-
-
-class Headless(Dot):
-    render_mode = "rgb_array"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = Box(-1, 1, (4,), np.float32)
-
-    def observe(self) -> Any:
-        return super().observe()["dot"]
-
-    def render(self) -> Any:
-        try:
-            raise OSError("X11: The DISPLAY environment variable is missing")
-        except OSError:
-            raise AttributeError("'NoneType' object has no attribute 'glGetError'") from None
-
-
-@trap(OUTPUT, "a renderer that does not load without a screen", remedy="MUJOCO_GL=egl")
-def _headless(_: Path) -> str:
-    return str(open_robot(TaskConfig(env=f"{__name__}:Headless")).reader.size)
 
 
 @trap(CHECK, "gym-aloha with targets that jump at every step, until its simulation diverges")

@@ -163,7 +163,7 @@ class SafetyGate:
             position, command = (nearer_signs(values, near, quaternions) for values in condition[:2])
             condition = condition._replace(position=position, command=command)
         self._condition = condition
-        reasons = self._joint_monitor.look(condition)
+        reasons = self._joint_monitor.update(condition)
         if not reasons and not condition.interlocks:
             return
         if not self._interlocks:

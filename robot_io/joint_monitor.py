@@ -110,6 +110,7 @@ class JointMonitor:
     ) -> None:
         config.check(len(low))
         self._low, self._high, self._names = low, high, names
+        self._has_place = np.isfinite(low) & np.isfinite(high)  # not that of a step
         free = np.zeros(len(low), bool)
         free[[*yielding, *config.yielding_dims]] = True
         self._step, self._silent_ns = np.where(free, np.inf, step), silent_ns
@@ -131,17 +132,17 @@ class JointMonitor:
         self._since_ns[:] = _NEVER
         self._position = posture
         self._first_command = posture.copy()  # of each joint, since its reading moved last
-        self._looked_ns: int | None = None
+        self._updated_ns: int | None = None
         self.why = ""
 
-    def look(self, condition: Condition) -> int:
+    def update(self, condition: Condition) -> int:
         """Return the flags of `Reason` that have lasted too long; 0 if all is well.
 
         Args:
             condition: the newest reading; one that was looked at before is no news.
         """
         position, command, now_ns = condition.position, condition.command, condition.captured_ns
-        if self._looked_ns is None:
+        if self._updated_ns is None:
             rest = self._position
             moved = np.abs(position - rest) > self._step
             if moved.any():
@@ -149,13 +150,13 @@ class JointMonitor:
                 return int(Reason.FOLLOWING_ERROR)
             if len(self._max_effort) and not measures_effort(condition):
                 _log.warning("max_effort is set, and the robot tells no effort: it is not watched")
-        elif now_ns <= self._looked_ns:
+        elif now_ns <= self._updated_ns:
             return 0
-        elif now_ns - self._looked_ns > self._silent_ns and (away := self.is_away(position, command)).any():
-            self._position, self._looked_ns = position, now_ns
+        elif now_ns - self._updated_ns > self._silent_ns and (away := self.is_away(position, command)).any():
+            self._position, self._updated_ns = position, now_ns
             self._report(away, position, command, _MOVED)
             return int(Reason.FOLLOWING_ERROR)
-        self._looked_ns = now_ns
+        self._updated_ns = now_ns
         bad = self._bad
         np.greater(np.abs(position - command), self._tolerance, out=bad[_FOLLOWING])
         lively = position != self._position
@@ -163,7 +164,8 @@ class JointMonitor:
         bad[_FROZEN] = ~lively & (bad[_FROZEN] | (np.abs(command - self._first_command) > self._travel))
         if len(self._max_effort) and condition.effort is not None:
             np.greater(np.abs(condition.effort), self._max_effort, out=bad[_EFFORT])
-        bad[_RANGE] = (position < self._low) | (position > self._high)
+        inside = (position >= self._low) & (position <= self._high)  # False for NaN
+        bad[_RANGE] = ~inside & self._has_place
         self._position = position
         self._bad_ns[bad] = now_ns
         self._since_ns[now_ns - self._bad_ns > self._forgotten_ns] = _NEVER

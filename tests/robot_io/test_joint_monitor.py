@@ -21,7 +21,7 @@ from vla_rl.execution.planner import InlinePlanner
 
 MS = 1_000_000
 HZ, TICK_MS = 20.0, 50
-BODY = JointMonitorConfig(
+MONITOR = JointMonitorConfig(
     following_tolerance=(0.2, 0.2, 0.2),
     following_after_ms=300.0,
     frozen_travel=(0.02, 0.02, 0.02),
@@ -30,7 +30,7 @@ BODY = JointMonitorConfig(
     effort_after_ms=200.0,
     beyond_after_ms=100.0,
 )
-LIMITS = RobotLimits(low=(-1.0, -1.0, 0.0), high=(1.0, 1.0, 0.1), max_velocity=(1.0,) * 3, joint_monitor=BODY)
+LIMITS = RobotLimits(low=(-1.0, -1.0, 0.0), high=(1.0, 1.0, 0.1), max_velocity=(1.0,) * 3, joint_monitor=MONITOR)
 
 Feel = Callable[[int, Float32Array], tuple[Float32Array, Float32Array | None]]
 
@@ -86,7 +86,7 @@ def test_a_single_frozen_joint_among_lively_ones_latches_the_stop() -> None:
         return position, None
 
     # The other watch is told to be patient: it would notice this too, later.
-    limits = replace(LIMITS, joint_monitor=replace(BODY, following_tolerance=(9.0,) * 3))
+    limits = replace(LIMITS, joint_monitor=replace(MONITOR, following_tolerance=(9.0,) * 3))
     gate, stopped_ms, reasons = drive(frozen, limits)
     assert Reason.FROZEN in reasons
     assert 500 + 400 <= stopped_ms <= 500 + 400 + 4 * TICK_MS
@@ -94,7 +94,7 @@ def test_a_single_frozen_joint_among_lively_ones_latches_the_stop() -> None:
 
 
 def test_a_frozen_joint_whose_command_goes_to_and_fro_is_noticed_too() -> None:
-    gate = SafetyGate(replace(LIMITS, joint_monitor=replace(BODY, following_tolerance=(9.0,) * 3)), HZ)
+    gate = SafetyGate(replace(LIMITS, joint_monitor=replace(MONITOR, following_tolerance=(9.0,) * 3)), HZ)
     command = gate.reset(np.zeros(3, np.float32))
     for tick in range(20):
         now_ns = tick * TICK_MS * MS
@@ -109,7 +109,7 @@ def test_a_robot_at_rest_reads_the_same_for_hours_and_a_gripper_may_hold_what_it
     def rests(ms: int, command: Float32Array) -> tuple[Float32Array, None]:
         return np.where([True, True, False], command, np.float32(0.0)).astype(np.float32), None
 
-    gate = SafetyGate(replace(LIMITS, joint_monitor=replace(BODY, yielding_dims=(2,))), HZ)
+    gate = SafetyGate(replace(LIMITS, joint_monitor=replace(MONITOR, yielding_dims=(2,))), HZ)
     command = gate.reset(np.float32([0.3, 0.2, 0.0]))
     for tick in range(200):
         now_ns = tick * TICK_MS * MS
@@ -128,7 +128,7 @@ def test_effort_beyond_its_limit_latches_the_stop_where_it_is_measured() -> None
     assert Reason.EFFORT in reasons
     assert 600 + 200 <= stopped_ms <= 600 + 200 + 3 * TICK_MS
     assert "dimension 1 pushes with -7" in gate.why
-    assert drive(pushes, replace(LIMITS, joint_monitor=replace(BODY, max_effort=())))[1] is None
+    assert drive(pushes, replace(LIMITS, joint_monitor=replace(MONITOR, max_effort=())))[1] is None
 
 
 def test_a_reading_beyond_the_limits_latches_the_stop_when_it_lasts() -> None:
@@ -139,7 +139,7 @@ def test_a_reading_beyond_the_limits_latches_the_stop_when_it_lasts() -> None:
         return position, None
 
     gate, stopped_ms, reasons = drive(
-        beyond, replace(LIMITS, joint_monitor=replace(BODY, following_tolerance=(1e9,) * 3))
+        beyond, replace(LIMITS, joint_monitor=replace(MONITOR, following_tolerance=(1e9,) * 3))
     )
     assert Reason.OUT_OF_RANGE in reasons
     assert 700 + 100 <= stopped_ms <= 700 + 100 + 3 * TICK_MS
@@ -158,6 +158,38 @@ def test_an_encoder_that_flickers_between_places_and_no_place_is_noticed() -> No
     _, stopped_ms, reasons = drive(flickers)
     assert Reason.OUT_OF_RANGE in reasons
     assert 700 + 100 <= stopped_ms <= 700 + 100 + 3 * TICK_MS
+
+
+@pytest.mark.parametrize("reading", [np.nan, -np.inf])
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("from_ms", [0, 700])
+def test_a_joint_whose_reading_is_no_number_latches_the_stop(reading: float, every: int, from_ms: int) -> None:
+    """Also from the first reading on, and if every second reading is right."""
+
+    def breaks(ms: int, command: Float32Array) -> tuple[Float32Array, None]:
+        position, _ = follows(ms, command)
+        if ms >= from_ms and ms % (every * TICK_MS) == 0:
+            position[1] = reading
+        return position, None
+
+    gate, stopped_ms, reasons = drive(breaks)
+    assert stopped_ms is not None
+    assert stopped_ms <= from_ms + MONITOR.beyond_after_ms + 3 * TICK_MS
+    assert reasons & (Reason.OUT_OF_RANGE | Reason.FOLLOWING_ERROR)
+    assert "dimension 1" in gate.why
+
+
+def test_after_a_pause_a_reading_that_is_no_number_moves_nothing() -> None:
+    gate = SafetyGate(LIMITS, HZ)
+    rest = gate.reset(np.zeros(3, np.float32))
+    now_ns = 10 * TICK_MS * MS
+    gate.inspect(Condition(rest, rest, 0))
+    gate.admit(rest, 0, 0, 0)
+    gate.inspect(Condition(np.float32([np.nan, 0.5, 0.0]), rest, now_ns + 1000 * MS))
+    verdict = gate.admit(np.float32([0.5, 0.5, 0.0]), now_ns + 1000 * MS, now_ns + 1000 * MS, now_ns + 1000 * MS)
+    assert verdict.held
+    assert gate.latched
+    assert (verdict.commands == np.float32([0.0, 0.5, 0.0])).all(), "what can be read holds where it is"
 
 
 def test_a_robot_that_was_moved_between_the_readings_and_the_first_command_is_not_pulled_back() -> None:
@@ -238,4 +270,4 @@ def test_a_lerobot_robot_is_watched_by_the_same_module() -> None:
 )
 def test_a_watch_that_could_not_see_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SafetyGate(replace(LIMITS, joint_monitor=replace(BODY, **change)), HZ)
+        SafetyGate(replace(LIMITS, joint_monitor=replace(MONITOR, **change)), HZ)

@@ -61,7 +61,7 @@ class LoopStatistics(Subscriber):
         self._chunk_id = -1
         self.ticks = self.missed = self.held = self.takeovers = 0
         self.reasons: Counter[int] = Counter()
-        self._seen_ns: dict[int, int] = {}
+        self._last_ns: dict[int, int] = {}
         self.last: Step | None = None
 
     def on_step(self, step: Step) -> None:
@@ -90,7 +90,7 @@ class LoopStatistics(Subscriber):
         reasons = int(extras["gate_reasons"])
         if reasons:
             self.reasons[reasons] += 1
-            self._seen_ns[reasons] = now_ns
+            self._last_ns[reasons] = now_ns
 
     def periods_ms(self) -> np.ndarray:
         """float [N], the time between steps, of the last ones."""
@@ -109,8 +109,8 @@ class LoopStatistics(Subscriber):
         """Why the gate changed any action of the last while. Called from any thread."""
         since_ns = self._now_ns() - within_s * 1e9
         recent = Reason(0)
-        for flags, seen_ns in tuple(self._seen_ns.items()):
-            if seen_ns >= since_ns:
+        for flags, last_ns in tuple(self._last_ns.items()):
+            if last_ns >= since_ns:
                 recent |= Reason(flags)
         return recent
 

@@ -64,18 +64,18 @@ class Disturbance:
         read = [self.joint(dim, float(position)) for dim, position in enumerate(state)]
         return None if None in read else np.array(read, np.float32)
 
-    def observation(self, observation: Observation, told: Observation | None) -> Observation:
-        """A whole observation; of a stream that tells nothing, what was told last, with its capture time."""
-        told = told or observation
+    def observation(self, observation: Observation, last: Observation | None) -> Observation:
+        """A whole observation; of a stream that tells nothing, the last reading with its capture time."""
+        last = last or observation
         images, captured_ns = dict(observation.images), dict(observation.captured_ns)
         for camera, image in observation.images.items():
-            if (shown := self.image(camera, image)) is None:
-                images[camera], captured_ns[camera] = told.images[camera], told.captured_ns[camera]
+            if (disturbed := self.image(camera, image)) is None:
+                images[camera], captured_ns[camera] = last.images[camera], last.captured_ns[camera]
             else:
-                images[camera] = shown
+                images[camera] = disturbed
         state = self.state(observation.state)
         if state is None:
-            state, captured_ns[STATE] = told.state, told.captured_ns[STATE]
+            state, captured_ns[STATE] = last.state, last.captured_ns[STATE]
         return replace(observation, images=images, state=state, captured_ns=captured_ns)
 
 

@@ -125,8 +125,8 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
             f"declare action_low and action_high, {size} numbers each"
         )
     kind = declared.action_kind if len(declared.action_kind) != 1 else declared.action_kind * size
-    said = getattr(env.unwrapped, "action_kind", ())
-    kind = kind or ((said,) * size if isinstance(said, str) else tuple(said))
+    own = getattr(env.unwrapped, "action_kind", ())
+    kind = kind or ((own,) * size if isinstance(own, str) else tuple(own))
     if not kind:
         kind = KINDS[:1] * size
         notes.append("actions are taken for targets (absolute): declare action_kind=[delta] if 0 keeps it still")
@@ -159,9 +159,9 @@ def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:
 
 def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:
     """The task in words, and a sentence if they are assumed."""
-    said = declared.sentence or getattr(env.unwrapped, "task_description", "")
-    if said:
-        return str(said), ""
+    own = declared.sentence or getattr(env.unwrapped, "task_description", "")
+    if own:
+        return str(own), ""
     name = env.spec.id if getattr(env, "spec", None) is not None else type(env.unwrapped).__name__
     words = name.rpartition("/")[2].rpartition(":")[2]
     return words, f"the task sentence is assumed to be {words!r}: declare sentence, or task_description"

@@ -88,7 +88,7 @@ class EnvRobot:
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
         self._images: Mapping[str, Uint8Array] | None = None
-        self._told: Observation | None = None
+        self._observed: Observation | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
         self._ended = True
@@ -126,13 +126,13 @@ class EnvRobot:
         if self._leaves_out:
             self.env.unwrapped.drawing = self.draws_always
         self._seed, self._tick = seed, 0
-        with self._told_of("reset"):
+        with self._errors_of("reset"):
             self._raw, _ = self.env.reset(seed=seed)
         self.reader.check(self._raw)
         self.task, _ = read_sentence(self.env, self._declared)
         if isinstance(self.clock, VirtualClock):  # so that an episode does not depend on the ones before it
             self.clock.restart()
-        self._images = self._last = self._told = None
+        self._images = self._last = self._observed = None
         self._called.clear()
         self.judge.restart()
         self._ended = self.terminated = self.truncated = False
@@ -151,8 +151,10 @@ class EnvRobot:
         captured_ns = dict.fromkeys(self._images, now_ns)
         captured_ns["state"] = now_ns
         observation = Observation(self._images, self.reader.state_of(self._raw), self.task, self._tick, captured_ns)
-        self._told = observation if self.disturbance is None else self.disturbance.observation(observation, self._told)
-        return self._told
+        self._observed = (
+            observation if self.disturbance is None else self.disturbance.observation(observation, self._observed)
+        )
+        return self._observed
 
     def rest_command(self) -> Float32Array:
         """The action that keeps everything still, float32 [A]: see `EnvDeclaration.rest_action`."""
@@ -180,7 +182,7 @@ class EnvRobot:
             raise UserError("the episode has ended; reset before the next command")
         if isinstance(self._images, LazyImages):
             self._images.end()
-        with self._told_of("step"):
+        with self._errors_of("step"):
             # A copy: an environment may scale or clip what it is given in place, and the record is of what was sent.
             self._raw, reward, terminated, truncated, info = self.env.step(action.copy())
         self._images, self._last = None, action
@@ -219,7 +221,7 @@ class EnvRobot:
         self.env.close()
 
     @contextmanager
-    def _told_of(self, call: str) -> Iterator[None]:
+    def _errors_of(self, call: str) -> Iterator[None]:
         """Report what an environment raises in a call with the place, the seed and the step."""
         try:
             yield
@@ -269,7 +271,7 @@ class EnvRobot:
         return self.reader.images_of({**self._raw, "pixels": self.env.unwrapped.draw_now()})
 
     def _draw(self) -> Any:
-        with self._told_of("render"):
+        with self._errors_of("render"):
             if self._raw is None:  # asked for its size before the first episode
                 self.env.reset(seed=0)
             return self.env.render()

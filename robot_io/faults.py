@@ -21,7 +21,7 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Float32Array
 
 _DISCOVERY_MS = 3000.0
-_SEEN_TICKS = 3  # the fault is seen, the time passes between two ticks, the stop is told
+_NOTICE_TICKS = 3  # to notice the fault, to let the time pass between two ticks, to pass the stop on
 
 
 class Detector(StrEnum):
@@ -109,36 +109,36 @@ def _age_ms(settings: Settings) -> float:
 
 
 def _stop_ms(settings: Settings) -> float:
-    return settings.limits.stop_after_ms + settings.ticks_ms(_SEEN_TICKS)
+    return settings.limits.stop_after_ms + settings.ticks_ms(_NOTICE_TICKS)
 
 
 def _monitor_ms(name: str) -> Callable[[Settings], float]:
-    return lambda settings: getattr(settings.limits.joint_monitor, name) + settings.ticks_ms(_SEEN_TICKS)
+    return lambda settings: getattr(settings.limits.joint_monitor, name) + settings.ticks_ms(_NOTICE_TICKS)
 
 
 def _chunk_ms(settings: Settings) -> float:
-    return settings.ticks_ms(settings.chunk_ticks + settings.hold_ticks + _SEEN_TICKS)
+    return settings.ticks_ms(settings.chunk_ticks + settings.hold_ticks + _NOTICE_TICKS)
 
 
-def _looked_at_ms(settings: Settings) -> float:
+def _checked_ms(settings: Settings) -> float:
     return 100.0 + settings.ticks_ms(2)
 
 
 def _discovered_ms(settings: Settings) -> float:
     """A node learns of another one when the middleware has discovered it, each in its own time."""
-    return _DISCOVERY_MS + _looked_at_ms(settings)
+    return _DISCOVERY_MS + _checked_ms(settings)
 
 
 def _deadman_ms(settings: Settings) -> float:
-    return settings.deadman_timeout_ms + _looked_at_ms(settings)
+    return settings.deadman_timeout_ms + _checked_ms(settings)
 
 
 def _clock_ms(settings: Settings) -> float:
     return 1e3 * settings.clock_timeout_s + settings.ticks_ms(2)
 
 
-def _seen_ms(settings: Settings) -> float:
-    return settings.ticks_ms(_SEEN_TICKS)
+def _noticed_ms(settings: Settings) -> float:
+    return settings.ticks_ms(_NOTICE_TICKS)
 
 
 def _one_tick_ms(settings: Settings) -> float:
@@ -177,14 +177,14 @@ FAULTS = {
         Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _stop_ms, motion_only=True),
         Fault("rival", "somebody else publishes on the command topic", _T, _discovered_ms),
         Fault("twin", "a second node of the same name", _T, _discovered_ms),
-        Fault("estop_pressed", "the emergency stop says true", _T, _looked_at_ms),
-        Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _looked_at_ms),
-        Fault("estop_called", "the service ~/estop is called", _T, _looked_at_ms),
+        Fault("estop_pressed", "the emergency stop says true", _T, _checked_ms),
+        Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _checked_ms),
+        Fault("estop_called", "the service ~/estop is called", _T, _checked_ms),
         Fault("deadman_released", "the dead-man says that it was let go", _T, _deadman_ms),
         Fault("deadman_silent", "the dead-man falls silent", _T, _deadman_ms),
-        Fault("controller_idle", "a watched controller is not active any more", _T, _looked_at_ms),
-        Fault("manager_gone", "the controller manager is gone", _T, _looked_at_ms),
-        Fault("start_twice", "a start during an attempt, then its success", _T, _seen_ms),
+        Fault("controller_idle", "a watched controller is not active any more", _T, _checked_ms),
+        Fault("manager_gone", "the controller manager is gone", _T, _checked_ms),
+        Fault("start_twice", "a start during an attempt, then its success", _T, _noticed_ms),
         Fault("loss_30", "30 % of the messages are lost", _T, _age_ms, disturb.Loss30, tolerated=True),
         Fault("loss_70", "70 % of the messages are lost", _T, _age_ms, disturb.Loss70, tolerated=True),
     )
@@ -329,6 +329,6 @@ def fault_table(findings: Sequence[FaultResult]) -> str:
         failed = [finding for finding in of_it if not finding.passed]
         reactions = [finding.reaction_ms for finding in of_it if np.isfinite(finding.reaction_ms)]
         longest = f"{max(reactions):.0f}" if reactions else ""
-        said = f"FAILED: {failed[0].why_not}" if failed else "passed"
-        lines.append(f"| {name} | {len(of_it)} | {len(failed)} | {longest} | {of_it[0].declared_ms:.0f} | {said} |")
+        verdict = f"FAILED: {failed[0].why_not}" if failed else "passed"
+        lines.append(f"| {name} | {len(of_it)} | {len(failed)} | {longest} | {of_it[0].declared_ms:.0f} | {verdict} |")
     return "\n".join(lines)

@@ -179,11 +179,11 @@ class LerobotRobot:
         raw: Mapping[str, Any] = self.device.get_observation()
         if self.disturbance is None:
             return raw
-        told = {camera: self.disturbance.image(camera, np.asarray(raw[camera])) for camera in self.cameras}
+        images = {camera: self.disturbance.image(camera, np.asarray(raw[camera])) for camera in self.cameras}
         joints = {name: self.disturbance.joint(dim, float(raw[name])) for dim, name in enumerate(self.state_names)}
-        if silent := [name for name, value in {**told, **joints}.items() if value is None]:
+        if silent := [name for name, value in {**images, **joints}.items() if value is None]:
             raise TimeoutError(f"{silent[0]} says nothing")
-        return {**told, **joints}
+        return {**images, **joints}
 
     def _check_sizes(self, images: Mapping[str, Uint8Array]) -> None:
         """Compare the pictures with the sizes that the driver declares, where it declares any."""

@@ -49,7 +49,7 @@ class LerobotTakeover(TakeoverSource):
 
     Args:
         device: a `lerobot.teleoperators.Teleoperator`, connected.
-        robot: is told the outcomes. A device that gives deltas also moves a robot without names for its joints, such
+        robot: is posture the outcomes. A device that gives deltas also moves a robot without names for its joints, such
             as an environment.
         engaged: whether the person wants the commands, for devices without events.
         step: (last command [A], motion [3] in the device's units, gripper -1 closes, 0 stays, +1 opens) -> command
@@ -117,21 +117,21 @@ class LerobotTakeover(TakeoverSource):
         try:
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
             self._human = self._intervenes()
-            told = self._told(action) if self._human else None
+            posture = self._posture(action) if self._human else None
         except Exception as error:  # see robot_io.lerobot_robot
             wanted = self._human or self._is_engaged()
             doing = "the robot holds" if wanted else "nobody can take over"
             _log.warning("the teleoperator failed (%s: %s); %s", type(error).__name__, error, doing)
             return self._clutch.hold(last) if wanted else None
-        if told is None:
+        if posture is None:
             self._clutch.release()
             return None
         if self._gives_deltas:
             assert self._step is not None
-            return self._step(self._clutch.hold(last), told[:-1], float(told[-1]))
-        return self._clutch.command(told, last)
+            return self._step(self._clutch.hold(last), posture[:-1], float(posture[-1]))
+        return self._clutch.command(posture, last)
 
-    def _told(self, action: Mapping[str, float]) -> Float32Array:
+    def _posture(self, action: Mapping[str, float]) -> Float32Array:
         """The device's posture, or its motion and what the gripper does, float32. Some drivers leave numbers out when
         they have lost a packet, and then this raises.
         """

@@ -112,7 +112,7 @@ class MockRobot:
         self._image = self._picture()
         self._start_ns = self._moved_ns = self._commanded_ns = self.clock.now_ns()
         self._image_ns = self._start_ns
-        self._shown = dict.fromkeys(self.config.cameras, self._image)
+        self._images = dict.fromkeys(self.config.cameras, self._image)
         self._measured: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         self._stalled = False
         self.stopped_ns: int | None = None
@@ -138,19 +138,19 @@ class MockRobot:
             self._image_ns = now_ns
         state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
         state[self._places] = np.nan if elapsed_s >= faults.state_nan_s else self._position
-        told = state if self.disturbance is None else self.disturbance.state(state)
-        if told is not None:
-            self._measured = self._staleness.state(told, now_ns)
+        disturbed = state if self.disturbance is None else self.disturbance.state(state)
+        if disturbed is not None:
+            self._measured = self._staleness.state(disturbed, now_ns)
         for camera in self.config.cameras:
-            self._show(camera)
-        return Observation(dict(self._shown), self._measured, self.config.task, 0, dict(self._staleness.captured_ns))
+            self._take_image(camera)
+        return Observation(dict(self._images), self._measured, self.config.task, 0, dict(self._staleness.captured_ns))
 
-    def _show(self, camera: str) -> None:
+    def _take_image(self, camera: str) -> None:
         """Take the picture of a camera, unless it is none."""
         image = self._image if self.disturbance is None else self.disturbance.image(camera, self._image)
         if image is not None:
             with contextlib.suppress(UserError):
-                self._shown[camera] = self._staleness.image(camera, image, self._image_ns)
+                self._images[camera] = self._staleness.image(camera, image, self._image_ns)
 
     def rest_command(self) -> Float32Array:
         return self._position.copy()

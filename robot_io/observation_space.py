@@ -89,11 +89,11 @@ class ObservationReader:
             self.cameras = {name: _named_camera(parts, by_name, path) for name, path in cameras.items()}
         else:
             self.cameras = _found_cameras(parts)
-        shown = {camera.path for camera in self.cameras.values()}
-        vectors = [_known(by_name, path) for path in state] or [path for path in parts if path not in shown]
-        self._state = [path for path in vectors if _is_vector(parts[path]) and (state or not _looks_drawn(parts[path]))]
+        camera_paths = {camera.path for camera in self.cameras.values()}
+        vectors = [_known(by_name, path) for path in state] or [path for path in parts if path not in camera_paths]
+        self._state = [path for path in vectors if _is_vector(parts[path]) and (state or not _is_drawn(parts[path]))]
         self.state = {dotted(path): int(np.prod(parts[path].shape or ())) for path in self._state}
-        self._tell_left_out(parts, shown, [] if cameras or state else vectors, state, by_name)
+        self._note_left_out(parts, camera_paths, [] if cameras or state else vectors, state, by_name)
         self._render = None if self.cameras else render
         self.size = self._common_size(image_size)
 
@@ -146,10 +146,10 @@ class ObservationReader:
         strange = [dotted(path) for path, space in self._expected.items() if not space.contains(_at(raw, path))]
         return f"not within its own space: {', '.join(map(repr, strange))}" if strange else ""
 
-    def _tell_left_out(
+    def _note_left_out(
         self,
         parts: Mapping[Path, spaces.Space[Any]],
-        shown: set[Path],
+        camera_paths: set[Path],
         vectors: Sequence[Path],
         state: Sequence[str],
         by_name: Mapping[str, Path],
@@ -159,7 +159,7 @@ class ObservationReader:
                 raise ConfigError(f"the state cannot hold {name!r}: it is {parts[by_name[name]]}, expected numbers")
         for path in vectors:
             if path not in self._state:
-                drawn = ", a picture or a grid; cameras are uint8" if _looks_drawn(parts[path]) else ""
+                drawn = ", a picture or a grid; cameras are uint8" if _is_drawn(parts[path]) else ""
                 self.notes.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}{drawn}")
         if not self._state:
             self.notes.append("no state was found: the policy is told one 0")
@@ -167,7 +167,7 @@ class ObservationReader:
             if camera.channels != 3:
                 kind = "gray, and repeated for red, green and blue" if camera.channels == 1 else "without transparency"
                 self.notes.append(f"camera {name!r} is {kind}")
-        self._expected: dict[Path, Any] = {path: parts[path] for path in [*shown, *self._state]}
+        self._expected: dict[Path, Any] = {path: parts[path] for path in [*camera_paths, *self._state]}
 
     def _common_size(self, image_size: int | None) -> tuple[int, int]:
         """The size that all pictures are brought to."""
@@ -231,7 +231,7 @@ def _is_vector(space: spaces.Space[Any]) -> bool:
     return space.dtype.kind == "f" or (space.dtype.kind in "iub" and len(space.shape) <= 1)
 
 
-def _looks_drawn(space: spaces.Space[Any]) -> bool:
+def _is_drawn(space: spaces.Space[Any]) -> bool:
     """Whether numbers are a picture, a depth map or a grid rather than a state."""
     shape = space.shape or ()
     return len(shape) >= 2 and sum(side >= _SMALLEST_GRAY for side in shape) >= 2

@@ -121,7 +121,7 @@ class Judge:
         elif self._by_reward_alone:
             found = None
         else:
-            found = self._found(info, ended)
+            found = self._by_usual_keys(info, ended)
         self.success, self.reported = found, found is not None
         if ended and found is None and self._rule is None:
             self.success = self._by_reward(reward, terminated)
@@ -140,7 +140,7 @@ class Judge:
             ) from error
         return None if value is None and not ended else rule.holds(value)
 
-    def _found(self, info: Mapping[str, Any], ended: bool) -> bool | None:
+    def _by_usual_keys(self, info: Mapping[str, Any], ended: bool) -> bool | None:
         """The success under the usual keys; None: the info has none of them."""
         present = [key for key in _KEYS if key in info]
         found = {key: SuccessRule(key).holds(info[key]) for key in present if info[key] is not None}

@@ -47,7 +47,7 @@ class RosTime(Clock):
         self._changed = threading.Condition()
         self._sim_ns: int | None = None  # the newest /clock
         self._offset_ns = 0 if simulated else system_ns() - machine_ns()  # ROS time - loop time
-        self._heard_s = time.monotonic()
+        self._received_s = time.monotonic()
         self._interrupted = False
         self.jump_s: float | None = None
 
@@ -74,7 +74,7 @@ class RosTime(Clock):
     def on_clock(self, sim_ns: int) -> None:
         """The time of a /clock message."""
         with self._changed:
-            self._heard_s = time.monotonic()
+            self._received_s = time.monotonic()
             if self._sim_ns is not None:
                 step_ns = sim_ns - self._sim_ns
                 if step_ns < 0 or step_ns > self._max_jump_ns:
@@ -98,7 +98,7 @@ class RosTime(Clock):
         with self._changed:
             while not (self._interrupted and self._simulated):
                 if self._simulated:
-                    left_s = self._heard_s + self._timeout_s - time.monotonic()
+                    left_s = self._received_s + self._timeout_s - time.monotonic()
                     if self._sim_ns is not None and self._sim_ns - self._offset_ns >= deadline_ns:
                         return
                     if left_s <= 0:

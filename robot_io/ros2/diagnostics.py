@@ -46,8 +46,8 @@ class StatusDebouncer:
         for status in statuses:
             if not status.name.endswith(self._parts):
                 continue
-            said_s, level, message = self._worst.get(status.name, (now_s, OK, ""))
-            if status.level >= level or now_s - said_s >= self._for_s:
+            since_s, level, message = self._worst.get(status.name, (now_s, OK, ""))
+            if status.level >= level or now_s - since_s >= self._for_s:
                 self._worst[status.name] = now_s, status.level, status.message
             else:
                 status.level, status.message = level, message

@@ -97,21 +97,21 @@ class EnvNode(Node):
         self._robot.close()
 
     def _run(self) -> None:
-        next_s, outcome_told = time.monotonic(), True  # nobody has asked for the first world yet
+        next_s, outcome_reported = time.monotonic(), True  # nobody has asked for the first world yet
         while self._open:
             if self._reset_asked:
                 self._begin()
-                outcome_told = False
-            seen = self._commands
+                outcome_reported = False
+            count = self._commands
             self._publish(self._robot.read())
             catch_up_s = 0.0 if self._lockstep else 1.0
             next_s = max(next_s, time.monotonic() - catch_up_s) + self._period_ns * 1e-9 / self._factor
-            self._await_command(seen, next_s)
+            self._await_command(count, next_s)
             if not (self._robot.terminated or self._robot.truncated):
                 self._robot.write(self._obeyed())
-            elif not outcome_told:
-                self._tell_outcome(self._robot.success is True)
-                outcome_told = True
+            elif not outcome_reported:
+                self._call_operator(self._robot.success is True)
+                outcome_reported = True
             self._time_ns += self._period_ns
 
     def _make_topics(self, observation: Observation) -> None:
@@ -152,12 +152,12 @@ class EnvNode(Node):
                 self._target = self._robot.rest_command()
             return self._target
 
-    def _await_command(self, seen: int, next_s: float) -> None:
+    def _await_command(self, count: int, next_s: float) -> None:
         """Wait for the end of the step; in lockstep also for one more command than were seen."""
         with self._condition:
             if self._lockstep:
                 self._condition.wait_for(
-                    lambda: self._commands > seen or self._reset_asked or not self._open,
+                    lambda: self._commands > count or self._reset_asked or not self._open,
                     value_of(self, "lockstep_timeout_s") if self._driven else 0.0,
                 )
             while self._open and not self._reset_asked and (left_s := next_s - time.monotonic()) > 0:
@@ -170,9 +170,9 @@ class EnvNode(Node):
         stamp_ns, clock_ns = disturbance.stamp_ns(now_ns), disturbance.clock_ns(now_ns)
         self._published_s = time.perf_counter()
         read = [disturbance.joint(dim, float(position)) for dim, position in enumerate(observation.state)]
-        told = [(name, position) for name, position in zip(self._joints, read, strict=True) if position is not None]
-        if told and not disturbance.loses_message():
-            message = JointState(name=[name for name, _ in told], position=[position for _, position in told])
+        readings = [(name, position) for name, position in zip(self._joints, read, strict=True) if position is not None]
+        if readings and not disturbance.loses_message():
+            message = JointState(name=[name for name, _ in readings], position=[position for _, position in readings])
             _set_stamp(message.header.stamp, stamp_ns)
             self._joint_states.publish(message)
         for camera, publisher in self._cameras.items():
@@ -189,7 +189,7 @@ class EnvNode(Node):
             _set_stamp(message.clock, clock_ns)
             self._clock_publisher.publish(message)
 
-    def _tell_outcome(self, success: bool) -> None:
+    def _call_operator(self, success: bool) -> None:
         self.get_logger().info(f"seed {self._seed - 1}: {'success' if success else 'failure'}")
         client = self._labels.get(success)
         if client is not None and client.service_is_ready():
@@ -226,7 +226,7 @@ class EnvNode(Node):
             self._reset_asked = True
             self._condition.notify_all()
             response.success = self._condition.wait_for(lambda: not self._reset_asked, 30.0)
-        self._tell_latency()
+        self._publish_latency()
         response.message = f"seed {self._seed - 1}"
         return response
 
@@ -243,7 +243,7 @@ class EnvNode(Node):
         kind = sensor_fault(name).disturbance if name else Disturbance
         return kind(random.Random(self._seed), limits)
 
-    def _tell_latency(self) -> None:
+    def _publish_latency(self) -> None:
         """How long a command takes from the reading that it follows, wall time; exact in lockstep."""
         if self._latencies_ms:
             p50, p99 = np.percentile(self._latencies_ms, (50, 99))

@@ -18,7 +18,7 @@ from robot_io.ros2.parameters import Settings
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Subscriber
 
-LOOK_EVERY_S = 0.1
+CHECK_PERIOD_S = 0.1
 _DISCOVERED_WITHIN_S = 1.0
 _SLICE_S = 0.05
 
@@ -57,8 +57,8 @@ class Interlocks:
         self.joints = JointPublishers(settings.joints, self._joint_topic)
         self.called = ""
         self._pressed = False
-        self._vouched: set[bytes] = set()  # the publishers of the emergency stop that were there when it spoke last
-        self._heard_s = -float("inf")
+        self._confirmed: set[bytes] = set()  # the publishers of the emergency stop that were there when it spoke last
+        self._estop_s = -float("inf")
         self._held_s = -float("inf")  # when the dead-man said last that it is held
         self._controllers: Mapping[str, str] = {}
         if topic := settings["estop_topic"]:
@@ -72,14 +72,14 @@ class Interlocks:
     def press(self) -> None:
         """The emergency stop was called for; it stays until `release`."""
         self.called = "the service ~/estop was called"
-        self.look_around()
+        self.check()
 
     def release(self) -> None:
         """A person has looked. What topics still say goes on counting."""
         self.called = ""
-        self.look_around()
+        self.check()
 
-    def look_around(self) -> None:
+    def check(self) -> None:
         """Find out who objects, and tell."""
         looks = {
             Reason.OTHER_PUBLISHER: lambda: self.rival() or self._rival_driver(),
@@ -87,8 +87,8 @@ class Interlocks:
             Reason.DEAD_MAN: lambda: "" if self._taken_over() else self._let_go(),
             Reason.CONTROLLERS: self._idle,
         }
-        found = {reason: _said(look) for reason, look in looks.items()}
-        self._changed({reason: why for reason, why in found.items() if why})
+        objections = {reason: _explain(look) for reason, look in looks.items()}
+        self._changed({reason: why for reason, why in objections.items() if why})
 
     def rival(self) -> str:
         """Who else could command this robot, as a sentence; empty if nobody could."""
@@ -123,7 +123,7 @@ class Interlocks:
     def stop_input(self) -> str:
         """The topics by which somebody can stop the robot, for the checklist; empty if nobody speaks on any."""
         topics = [self._settings[name] for name in ("estop_topic", "deadman_topic")]
-        inputs = [f"topic {topic}" for topic in topics if topic and self._speaks(topic)]
+        inputs = [f"topic {topic}" for topic in topics if topic and self._is_published(topic)]
         if inputs and topics[0] and not self._settings["estop_timeout_ms"]:
             inputs.append("without estop_timeout_ms a dead emergency stop is noticed late")
         return ", ".join(inputs)
@@ -150,16 +150,16 @@ class Interlocks:
             return f"the emergency stop on {topic} is pressed"
         if self.called or not topic:
             return self.called
-        speakers = self._speakers(topic)
-        if not speakers:
-            self._vouched = set()
+        publishers = self._publishers(topic)
+        if not publishers:
+            self._confirmed = set()
             return f"nobody publishes the emergency stop on {topic}"
-        if speakers - self._vouched:  # whoever comes has to say it anew, however soon
+        if publishers - self._confirmed:  # whoever comes has to say it anew, however soon
             return f"the emergency stop on {topic} has not said yet that it is released"
-        if len(speakers) > 1:
-            several = f"{len(speakers)} publish the emergency stop on {topic}"
+        if len(publishers) > 1:
+            several = f"{len(publishers)} publish the emergency stop on {topic}"
             return f"{several}, and a message does not say whose it is: let one"
-        if timeout_ms and time.monotonic() - self._heard_s > timeout_ms * 1e-3:
+        if timeout_ms and time.monotonic() - self._estop_s > timeout_ms * 1e-3:
             return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
         return ""
 
@@ -171,41 +171,41 @@ class Interlocks:
 
     def _idle(self) -> str:
         wanted = self._settings["controllers"]
-        if wanted and not self._speaks(self._activity):
+        if wanted and not self._is_published(self._activity):
             return f"nobody publishes {self._activity}: is the controller manager running?"
         states = {name: self._controllers.get(name, "not known to it") for name in wanted}
         idle = [f"{name} is {state}" for name, state in states.items() if state != "active"]
         return f"the controller manager says that {', '.join(idle)}" if idle else ""
 
-    def _speaks(self, topic: str) -> bool:
+    def _is_published(self, topic: str) -> bool:
         return bool(self._node.count_publishers(self._node.resolve_topic_name(topic)))
 
-    def _speakers(self, topic: str) -> set[bytes]:
+    def _publishers(self, topic: str) -> set[bytes]:
         infos = self._node.get_publishers_info_by_topic(self._node.resolve_topic_name(topic))
         return {bytes(info.endpoint_gid) for info in infos}
 
     def _on_estop(self, message: Any) -> None:
-        self._pressed, self._heard_s = bool(message.data), time.monotonic()
+        self._pressed, self._estop_s = bool(message.data), time.monotonic()
         if self._pressed:  # however short: the control thread looks once a tick
             self.called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
         try:
-            self._vouched = self._speakers(self._settings["estop_topic"])
+            self._confirmed = self._publishers(self._settings["estop_topic"])
         finally:
-            self.look_around()
+            self.check()
 
     def _on_deadman(self, message: Any) -> None:
         self._held_s = time.monotonic() if message.data else -float("inf")
         if not message.data:
-            self.look_around()
+            self.check()
 
     def _on_activity(self, message: Any) -> None:
         self._controllers = {
             item.name: item.state.label for item in (*message.hardware_components, *message.controllers)
         }
-        self.look_around()
+        self.check()
 
 
-def _said(look: Callable[[], str]) -> str:
+def _explain(look: Callable[[], str]) -> str:
     """What a look says. One that fails (rclpy raises its own) has seen nothing, and must not pass for nobody."""
     try:
         return look()

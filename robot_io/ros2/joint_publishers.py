@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-_SPEAKS_WITHIN_S = 1.0
+_PUBLISHES_WITHIN_S = 1.0
 
 
 class JointPublishers:
@@ -25,12 +25,12 @@ class JointPublishers:
         self._joints, self._topic = frozenset(joints), topic
         self._publishers: set[bytes] = set()
         self._since_s = 0.0
-        self._told: set[tuple[frozenset[str], bool]] = set()  # names, and whether positions came with them
+        self._messages: set[tuple[frozenset[str], bool]] = set()  # names, and whether positions came with them
 
     def add(self, message: Any) -> None:
         """A sensor_msgs/JointState."""
         if len(self._publishers) > 1:
-            self._told.add((frozenset(message.name), bool(message.position)))
+            self._messages.add((frozenset(message.name), bool(message.position)))
 
     def objection(self, infos: Sequence[Any], now_s: float) -> str:
         """What is wrong, as a sentence; empty if nothing is.
@@ -42,16 +42,16 @@ class JointPublishers:
         publishers = {bytes(info.endpoint_gid) for info in infos}
         if publishers != self._publishers:  # whoever is there now has to be add anew
             self._publishers, self._since_s = publishers, now_s
-            self._told.clear()
+            self._messages.clear()
         if len(publishers) < 2:
             return ""
         names = sorted(f"{info.node_namespace.rstrip('/')}/{info.node_name}" for info in infos)
         several = f"{len(publishers)} publish {self._topic} ({', '.join(names)})"
-        positions = [joints & self._joints for joints, have_positions in self._told if have_positions]
+        positions = [joints & self._joints for joints, have_positions in self._messages if have_positions]
         for one, another in itertools.combinations(positions, 2):
             if twice := sorted(one & another):
                 return f"{several}, and two of them tell joint {twice[0]}: end all but its driver"
-        if len(self._told) < len(publishers) and now_s - self._since_s > _SPEAKS_WITHIN_S:
+        if len(self._messages) < len(publishers) and now_s - self._since_s > _PUBLISHES_WITHIN_S:
             return (
                 f"{several}, and do not tell different joints: end what is no driver of this robot, such as a "
                 "simulator, joint_state_publisher_gui or ros2 bag play; one that was killed is gone after some 20 s"

@@ -107,7 +107,7 @@ class Ros2Robot:
         self.interrupted = False
         self.acting = False
         self.interlocks: Mapping[Reason, str] = {}
-        self._told: deque[Mapping[Reason, str]] = deque(maxlen=_MOST_INTERLOCKS)  # since the last tick
+        self._recent_interlocks: deque[Mapping[Reason, str]] = deque(maxlen=_MOST_INTERLOCKS)  # since the last tick
         self.subscribers: Sequence[Subscriber] = ()
 
     # The ROS thread.
@@ -116,7 +116,7 @@ class Ros2Robot:
         """What speaks against its moving now. However short, the control thread hears of it."""
         self.interlocks = interlocks
         if interlocks:
-            self._told.append(interlocks)
+            self._recent_interlocks.append(interlocks)
 
     def on_image(self, camera: str, message: Any) -> None:
         """An Image or CompressedImage of a camera."""
@@ -166,8 +166,8 @@ class Ros2Robot:
         if captured_ns == self._joints_ns and message_ns != captured_ns:
             return
         self._joints_ns = captured_ns
-        told = np.array([known[joint][1] for joint in joints], np.float32)
-        position = told if self.disturbance is None else self.disturbance.state(told)
+        measured = np.array([known[joint][1] for joint in joints], np.float32)
+        position = measured if self.disturbance is None else self.disturbance.state(measured)
         if position is None:
             return
         if not np.isfinite(position).all():
@@ -215,7 +215,7 @@ class Ros2Robot:
         if silent := ", ".join(self._silent_since(since_ns)):
             why = self.why() or "is the driver running, is the topic right?"
             raise UserError(f"no fresh reading of {silent}, of the joints {REST_READINGS}; {why}")
-        self._told.clear()
+        self._recent_interlocks.clear()
         self._refuse_interlocks()
         self._rest = self._of_command(np.stack(self._streams.since(_STATE, since_ns)[-REST_READINGS:]))
         self._command = self.rest_command()
@@ -251,13 +251,13 @@ class Ros2Robot:
         captured_ns, state = self._streams.newest(_STATE)
         effort = None
         if self._efforts:
-            told = [self._efforts.get(joint, np.nan) for joint in self._settings.command_joints]
+            efforts = [self._efforts.get(joint, np.nan) for joint in self._settings.command_joints]
             if self.disturbance is not None:
-                told = [self.disturbance.effort(dim, pushed) for dim, pushed in enumerate(told)]
-            effort = np.array(told, np.float32)
+                efforts = [self.disturbance.effort(dim, pushed) for dim, pushed in enumerate(efforts)]
+            effort = np.array(efforts, np.float32)
         interlocks, command = dict(self.interlocks), self.last_command()
-        while self._told:
-            interlocks |= self._told.popleft()
+        while self._recent_interlocks:
+            interlocks |= self._recent_interlocks.popleft()
         flags, why = int(sum(interlocks)), "; ".join(interlocks.values())
         return Condition(self._of_command(state), command, captured_ns, effort, flags, why, self._rate_dims)
 

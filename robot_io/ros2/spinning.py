@@ -19,7 +19,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from vla_rl.core.errors import UserError
 
-_LOOK_EVERY_S = 0.5
+_CHECK_PERIOD_S = 0.5
 
 
 def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None = None) -> int:
@@ -30,10 +30,10 @@ def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None
         name: for error messages.
         arguments: of ROS; None for those of the command line.
     """
-    told = threading.Event()
+    ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, lambda *_: told.set())
+            signal.signal(number, lambda *_: ending.set())
     rclpy.init(args=arguments, signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = make_node()
@@ -43,7 +43,7 @@ def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None
         return 2
     spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
     spinning.start()
-    while not told.wait(_LOOK_EVERY_S) and rclpy.ok():
+    while not ending.wait(_CHECK_PERIOD_S) and rclpy.ok():
         pass
     node.close()
     rclpy.try_shutdown()

@@ -17,7 +17,7 @@ from std_srvs.srv import Trigger
 
 from robot_io.ros2 import messages, qos
 from robot_io.ros2.clock import RosTime
-from robot_io.ros2.interlocks import LOOK_EVERY_S, Heartbeat, Interlocks
+from robot_io.ros2.interlocks import CHECK_PERIOD_S, Heartbeat, Interlocks
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.outputs import open_output
 from robot_io.ros2.parameters import Settings
@@ -105,7 +105,7 @@ class Wiring:
             node, settings, self._outputs, self._subscribe, lambda: self.takeover.engaged, self.robot.on_interlocks
         )
         steady = Clock(clock_type=ClockType.STEADY_TIME)  # goes on when simulated time stands still
-        timer = node.create_timer(LOOK_EVERY_S, self.interlocks.look_around, clock=steady)
+        timer = node.create_timer(CHECK_PERIOD_S, self.interlocks.check, clock=steady)
         self._entities.append((node.destroy_timer, timer))
         if topic := settings["heartbeat_topic"]:
             publisher = node.create_publisher(Bool, topic, qos.commands())
@@ -137,9 +137,9 @@ class Wiring:
         self, kind: Any, topic: str, callback: Callable[[Any], None], profile: Any = None, optional: bool = False
     ) -> None:
         """``optional``: a publisher who does not offer this quality of service is not warned of."""
-        told = SubscriptionEventCallbacks(use_default_callbacks=not optional)
+        callbacks = SubscriptionEventCallbacks(use_default_callbacks=not optional)
         wanted = profile or qos.sensors()
-        subscription = self._node.create_subscription(kind, topic, callback, wanted, event_callbacks=told)
+        subscription = self._node.create_subscription(kind, topic, callback, wanted, event_callbacks=callbacks)
         self._entities.append((self._node.destroy_subscription, subscription))
 
     def _on_joints(self, message: Any) -> None:
@@ -193,8 +193,8 @@ def read_description(node: Any, settings: Settings) -> str:
         return given
     if given:
         raise ConfigError("robot_description and robot_description_topic are both set; one says what the robot is")
-    heard, message = wait_for_message(String, node, topic, qos_profile=qos.latched(), time_to_wait=timeout_s)
-    if not heard:
+    received, message = wait_for_message(String, node, topic, qos_profile=qos.latched(), time_to_wait=timeout_s)
+    if not received:
         raise UserError(f"no robot description came on {topic} within {timeout_s:g} s: does robot_state_publisher run?")
     return str(message.data)
 

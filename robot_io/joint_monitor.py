@@ -1,10 +1,9 @@
-"""What is measured of a robot while it is commanded: the things that a stream of commands cannot see.
+"""The joint monitor: what the joints measure while they are commanded, which a stream of commands cannot show.
 
-A joint that does not follow (something is in its way), one whose reading stands still while its command moves, an
-effort beyond its limit, a reading where the joint cannot be. Each is looked at in every new reading, and told when it
-has lasted for its declared time. A joint that is elsewhere after a silence is told at once: an arm that is driven on in
-other numbers than before is at its command sooner than anything has lasted. For every robot that measures itself; the
-safety gate asks, and latches its stop.
+It notices a joint that does not follow its command, a reading that stands still while the command moves, an effort
+beyond its limit, and a reading where the joint cannot be. Each is reported when it has lasted for its declared time. A
+joint that is elsewhere after a silence is reported at once: a driver that began anew with another zero would drive the
+arm to its command sooner than anything has lasted. The safety gate asks, and latches its stop.
 """
 
 import logging
@@ -31,20 +30,19 @@ _TIMES = ("following_after_ms", "frozen_after_ms", "effort_after_ms", "beyond_af
 
 @dataclass(frozen=True)
 class JointMonitorConfig:
-    """What is noticed, and after which time. One number per action dimension, in the units of the action.
+    """Tolerances and times of the joint monitor. One number per action dimension, in the units of the action.
 
     Attributes:
-        following_tolerance: how far a joint may be from its command; empty: a tenth of the range between its limits.
-        following_after_ms: for so long, ms.
-        frozen_travel: how far a command has to move while the reading stands still, further than friction and the
-            encoder's resolution hide; empty: a fiftieth of the range.
-        frozen_after_ms: a reading that still stands so long after that is frozen, ms.
-        max_effort: largest effort (torque, force, current: what the robot measures), of either sign; empty: not
-            watched.
-        effort_after_ms: when it lasts for so long, ms.
-        beyond_after_ms: readings outside the limits, and their ``rest_tolerance``, for so long, ms; right ones in
-            between count when they last as long.
-        yielding_dims: dimensions that may stand still against their command, beside the discrete ones: grippers that
+        following_tolerance: Largest distance of a joint from its command; empty: a tenth of the range of its limits.
+        following_after_ms: Time for which a larger distance is tolerated, ms.
+        frozen_travel: Travel of the command at which a reading that stands still is suspicious; larger than what
+            friction and the encoder's resolution hide. Empty: a fiftieth of the range.
+        frozen_after_ms: Time after that travel in which the reading must move, ms.
+        max_effort: Largest effort (torque, force, current: what the robot measures), of either sign; empty: no limit.
+        effort_after_ms: Time for which a larger effort is tolerated, ms.
+        beyond_after_ms: Time for which readings outside the limits and their ``rest_tolerance`` are tolerated, ms.
+            Readings inside must last as long to end it.
+        yielding_dims: Dimensions that may stand still against their command, beside the discrete ones: grippers that
             hold something.
     """
 
@@ -58,11 +56,7 @@ class JointMonitorConfig:
     yielding_dims: tuple[int, ...] = ()
 
     def check(self, size: int) -> None:
-        """Refuse what could never be noticed, for ``size`` action dimensions.
-
-        Raises:
-            ConfigError: naming the field.
-        """
+        """Raise ConfigError for a value with which nothing would be noticed, for ``size`` action dimensions."""
         for name in ("following_tolerance", "frozen_travel", "max_effort"):
             values = getattr(self, name)
             if values and len(values) != size:
@@ -79,23 +73,23 @@ class JointMonitorConfig:
 
 
 def measures_effort(condition: Condition) -> bool:
-    """Whether a robot says how hard at least one of its joints pushes."""
+    """Whether a robot measures the effort of at least one joint."""
     return condition.effort is not None and not np.isnan(condition.effort).all()
 
 
 class JointMonitor:
-    """Looks at every new reading. Called from the control thread only.
+    """Checks every new reading. Called from the control thread only.
 
     Args:
-        config: what is noticed.
-        low, high: of the readings, their tolerance included, float32 [A].
-        step: how far a command goes in one tick, float32 [A]; infinite where it may jump.
-        silent_ns: readings further apart have a silence between them.
-        yielding: dimensions that need not follow.
-        names: of the dimensions, for sentences; empty: by number.
+        config: Tolerances and times.
+        low, high: Limits of the readings with their tolerance, float32 [A].
+        step: Largest change of a command in one tick, float32 [A]; infinite where it may jump.
+        silent_ns: Largest time between two readings that is no silence.
+        yielding: Dimensions that need not follow.
+        names: Names of the dimensions, for messages; empty: numbers.
 
     Attributes:
-        why: what was noticed last, as a sentence.
+        why: What was noticed last, as a sentence.
     """
 
     def __init__(
@@ -119,7 +113,7 @@ class JointMonitor:
         self._travel = np.where(free, np.inf, config.frozen_travel or TRAVEL_SHARE * width)
         self._max_effort = np.asarray(config.max_effort, np.float32)
         self._after_ns = np.array([[getattr(config, name) * 1e6] for name in _TIMES])  # [4, 1]
-        # For how long a right reading excuses nothing: an encoder may flicker between places and no place.
+        # A right reading ends a fault only after this time: an encoder may flicker between right and impossible.
         self._forgotten_ns = np.where(np.arange(4)[:, None] == _RANGE, self._after_ns, 0)  # [4, 1]
         self._bad = np.zeros((4, len(low)), bool)
         self._bad_ns = np.zeros((4, len(low)), np.int64)
@@ -127,7 +121,7 @@ class JointMonitor:
         self.reset(np.zeros(len(low), np.float32))
 
     def reset(self, posture: Float32Array) -> None:
-        """An attempt begins at this posture, float32 [A]."""
+        """Begin an attempt at a posture, float32 [A]."""
         self._bad[:] = False
         self._since_ns[:] = _NEVER
         self._position = posture
@@ -136,11 +130,7 @@ class JointMonitor:
         self.why = ""
 
     def update(self, condition: Condition) -> int:
-        """Return the flags of `Reason` that have lasted too long; 0 if all is well.
-
-        Args:
-            condition: the newest reading; one that was looked at before is no news.
-        """
+        """Check a reading that is newer than the last; return the flags of `Reason` that have lasted too long."""
         position, command, now_ns = condition.position, condition.command, condition.captured_ns
         if self._updated_ns is None:
             rest = self._position
@@ -149,7 +139,7 @@ class JointMonitor:
                 self._report(moved, position, rest, "was moved before the first command: it is at {0:.4g}, not {1:.4g}")
                 return int(Reason.FOLLOWING_ERROR)
             if len(self._max_effort) and not measures_effort(condition):
-                _log.warning("max_effort is set, and the robot tells no effort: it is not watched")
+                _log.warning("max_effort is set, but the robot measures no effort: it is not monitored")
         elif now_ns <= self._updated_ns:
             return 0
         elif now_ns - self._updated_ns > self._silent_ns and (away := self.is_away(position, command)).any():
@@ -173,11 +163,11 @@ class JointMonitor:
 
     @property
     def pushing(self) -> NDArray[np.bool_]:
-        """Which dimensions push with more than their limit, bool [A]."""
+        """Dimensions whose effort is beyond its limit, bool [A]."""
         return self._bad[_EFFORT]
 
     def is_away(self, position: Float32Array, command: Float32Array) -> NDArray[np.bool_]:
-        """Which joints are further from a command than they may be while they follow it, bool [A]."""
+        """Joints that are further from a command than the following tolerance, bool [A]."""
         away: NDArray[np.bool_] = np.abs(position - command) > self._tolerance
         return away
 

@@ -1,11 +1,11 @@
-"""Any robot of lerobot behind our protocols.
+"""Any robot of lerobot as a robot of ours.
 
-lerobot's drivers are called in the control thread: a robot's `get_observation` reads its bus and takes the newest
-picture of every camera's own thread. lerobot is imported when one of these is made from a config.
+The control thread calls lerobot's drivers: `get_observation` reads the bus and takes the newest picture of every
+camera's own thread. lerobot is imported when a robot is made from a config.
 
-A driver that fails raises what its libraries raise: TimeoutError, ConnectionError, RuntimeError, but termios.error or
-can.CanError too, which share no base below Exception. None of them may end the control loop while the robot moves, past
-the gate that would have brought it to rest.
+A driver that fails raises what its libraries raise: TimeoutError, ConnectionError, RuntimeError, but also termios.error
+or can.CanError, which share no base below Exception. None of them may end the control loop while the robot moves: only
+the gate brings it to rest.
 """
 
 import functools
@@ -31,32 +31,32 @@ _log = logging.getLogger(__name__)
 
 
 class LerobotRobot:
-    """An `EpisodicRobot` (see `vla_rl.execution.loop`) around a lerobot robot. A person calls the outcome.
+    """An `EpisodicRobot` (see `vla_rl.execution.loop`) around a lerobot robot. A person labels the outcome.
 
-    Numbers of the observation become the state and numbers of the action the action, each in lerobot's order
-    (``shoulder_pan.pos``, ...); whatever has three dimensions is a camera.
+    State and action hold the numbers of lerobot's observation and action, in its order (``shoulder_pan.pos``, ...).
+    What has three dimensions is a camera.
 
-    A driver that fails shows in one way: capture times stand still, and the gate's watchdog does the rest. After a
-    command that did not get through, the last one that did is repeated until the next `reset`: the gate's commands have
-    moved on meanwhile, and the robot must not jump after them. A step is not repeated: it would move on.
+    If the driver fails, capture times stand still, and the gate's watchdog stops the robot. After a command that
+    failed, the last one that succeeded is repeated until the next `reset`: the gate's commands have moved on meanwhile,
+    and the robot must not jump after them. A step is not repeated: it would move on.
 
     Args:
-        device: a `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
-        control_hz: rate of the control loop.
-        task: the task sentence.
+        device: A `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
+        control_hz: Rate of the control loop.
+        task: The task sentence.
         image_size: [height, width] that every picture is brought to; None leaves them as they come.
-        duration_s: an attempt is cut after this time.
-        detect_frozen: a camera that repeats its frame counts as silent.
-        clock: the machine's unless a test has another one.
-        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits: at rest they are 0.
+        duration_s: Time limit of an attempt.
+        detect_frozen: A camera that repeats its frame counts as silent.
+        clock: Time of the loop; default: the machine's.
+        step_dims: Dimensions of the action that are steps, ``delta_dims`` of the limits: at rest they are 0.
 
     Raises:
-        UserError: if an action has no measured counterpart, so that nobody could say how the robot rests.
+        UserError: A number of the action is not measured, so the robot's rest is unknown.
 
     Attributes:
-        state_dimensions: lerobot's names of the numbers of the state, with units where the driver says them.
-        action_dimensions: The same of the action.
-        disturbance: what the driver says goes through it, see `robot_io.faults`; None: it is sound.
+        state_dimensions: lerobot's names of the numbers of the state, with the units of the driver.
+        action_dimensions: Names and units of the action.
+        disturbance: Disturbs the readings, see `robot_io.faults`; None leaves them as they are.
     """
 
     detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.START, Detector.POLICY)
@@ -114,11 +114,7 @@ class LerobotRobot:
             self.device.connect()
 
     def take_ports(self, device: Any) -> None:
-        """Nobody else may use the serial ports of this robot or of its teleoperator, until `close`.
-
-        Raises:
-            UserError: see `robot_io.lerobot_devices.lock_ports`.
-        """
+        """Lock the serial ports of this robot or of its teleoperator until `close`, see `lock_ports`."""
         self._ports += lock_ports(getattr(device, "config", None))
 
     def reset(self, seed: int) -> None:
@@ -141,13 +137,12 @@ class LerobotRobot:
         self._start_ns = self.clock.now_ns()
 
     def read(self) -> Observation:
-        """See `vla_rl.core.protocols.Robot.read`. lerobot gives no capture times: a stream has the time at which it was
-        asked for, and a picture may be one frame older. A robot that cannot be read or commanded gives its last
-        observation again.
+        """Read the robot; repeat the last observation if it cannot be read or commanded.
+
+        lerobot gives no capture times: a stream has the time of this call, and a picture may be one frame older.
 
         Raises:
-            UserError: if the first reading of an attempt fails, or has a picture of another size than the driver
-                declares.
+            UserError: The first reading of an attempt fails, or has a picture of another size than the driver declares.
         """
         if self._deaf and self._observation is not None:
             return self._observation
@@ -197,7 +192,7 @@ class LerobotRobot:
 
     @property
     def moves_tool(self) -> bool:
-        """Whether the first three numbers of the action are the tool's x, y, z (``ee.x``, ...) and not joints."""
+        """Whether the action begins with the tool's x, y, z (``ee.x``, ...)."""
         return [name.rpartition(".")[2] for name in self.action_names[:3]] == ["x", "y", "z"]
 
     def rest_command(self) -> Float32Array:
@@ -208,16 +203,15 @@ class LerobotRobot:
         return np.stack(self._rest)
 
     def condition(self) -> Condition:
-        """See `vla_rl.execution.loop.EpisodicRobot`. lerobot measures no effort. A driver that holds its goals near the
-        joints would hide what is in their way: of such a one the command counts that it was given.
+        """Newest condition, without effort, which lerobot does not measure.
+
+        A driver that keeps its goals near the joints would hide an obstacle: the command that it was given counts.
         """
         command = self._wanted if self._holds_near else self.last_command()
         return Condition(self.rest_command(), command, self._staleness.captured_ns["state"])
 
     def write(self, action: Float32Array) -> Float32Array:
-        """Send the action; what the driver's own limits made of it comes back, or the last command that got through,
-        without its steps.
-        """
+        """Send the action; return it after the driver's limits, or the last that succeeded, without its steps."""
         if self._deaf:
             action = self._without_steps(self.last_command())
         wanted = dict(zip(self.action_names, action.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""The limits of a robot: what the safety gate holds every command to, and where an attempt may begin."""
+"""The limits of a robot: the safety gate holds every command to them, and they say where an attempt may begin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -20,25 +20,24 @@ _SHORTEST_QUATERNION = 0.5
 
 @dataclass(frozen=True)
 class GateConfig:
-    """Limits of a robot, in its action's own units, one number per action dimension. Empty limits: see `filled`.
+    """Limits of commands, in the action's own units, one number per action dimension. Empty limits: see `filled`.
 
     Attributes:
-        low: smallest command.
-        high: largest command.
-        max_velocity: fastest change of the command, per second.
-        max_acceleration: per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
-        max_jerk: per second^3; empty together with ``max_acceleration``.
-        discrete_dims: dimensions that may jump (grippers): only clamped.
-        delta_dims: dimensions that are steps, not targets: at rest they are 0, and they are not smoothed. A robot with
+        low: Smallest command.
+        high: Largest command.
+        max_velocity: Fastest change of the command, per second.
+        max_acceleration: Per second^2; empty: not limited, then ``max_velocity`` bounds the step between two commands.
+        max_jerk: Per second^3; empty together with ``max_acceleration``.
+        discrete_dims: Dimensions that may jump (grippers): only clamped.
+        delta_dims: Dimensions that are steps, not targets: at rest they are 0, and they are not smoothed. A robot with
             them takes one command a tick: a step that is sent K times is K times as large.
-        workspace_low: lowest x, y, z of the tool, meters; empty: not limited. Targets outside are not followed, and a
+        workspace_low: Lowest x, y, z of the tool, meters; empty: not limited. Targets outside are not followed, and a
             motion towards the border is braked in time. From outside, targets inside are followed.
-        workspace_high: highest x, y, z of the tool.
-        max_observation_age_ms: an older observation is a fault.
-        max_action_age_ms: an action planned from an older observation is a fault; longer than a chunk and a delay.
-        stop_after_ms: a fault that lasts this long latches the stop.
-        max_gap_ms: a longer pause between two ticks of an attempt latches the stop: the process stood still, and the
-            robot with it.
+        workspace_high: Highest x, y, z of the tool.
+        max_observation_age_ms: An older observation is a fault.
+        max_action_age_ms: An action planned from an older observation is a fault; longer than a chunk and a delay.
+        stop_after_ms: A fault that lasts this long latches the stop.
+        max_gap_ms: A longer pause between two ticks latches the stop: the process stood still, and the robot with it.
     """
 
     low: tuple[float, ...] = ()
@@ -75,21 +74,20 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class RobotLimits(GateConfig):
-    """Those of a robot that measures itself, as its file of limits gives them; a simulated run has nothing to measure.
+    """Limits of a robot that measures itself, as its file of limits gives them.
 
     Attributes:
-        rest_tolerance: how far outside low and high a robot may be found at the start of an attempt; empty: a fiftieth
-            of the range between them.
-        tool_link: the link of the robot's description that the workspace limits are about.
-        self_distance: parts of the robot may come so close to each other, meters; a command that brings them closer is
-            not followed, as one out of the workspace. 0: not watched. Links that one joint connects may touch.
-        touching: pairs of further links that may.
+        rest_tolerance: How far outside low and high a robot may be at the start of an attempt; empty: a fiftieth of
+            the range between them.
+        tool_link: Link of the robot's description whose place the workspace limits.
+        self_distance: Smallest distance between parts of the robot, meters. A command that brings them closer is not
+            followed. 0: not limited. Links that one joint connects may touch.
+        touching: Pairs of further links that may touch.
         names: Action dimensions that the limits are for, in their order; compared with what the robot declares.
         units: Unit of the numbers of each.
-        quaternions: the first of four dimensions each that are a quaternion x, y, z, w. It and its negative are one
-            rotation: of commands and readings the one counts that is nearer to the command before. The node adds its
-            pose outputs.
-        joint_monitor: What is monitored of the joints themselves.
+        quaternions: First of four dimensions each that are a quaternion x, y, z, w. It and its negative are one
+            rotation: the one counts that is nearer to the command before. The node adds its pose outputs.
+        joint_monitor: What the joint monitor notices.
     """
 
     rest_tolerance: tuple[float, ...] = ()
@@ -103,7 +101,7 @@ class RobotLimits(GateConfig):
 
     @classmethod
     def of(cls, config: GateConfig) -> "RobotLimits":
-        """Limits of commands, with what is watched of a robot left at its defaults; a robot's own as they are."""
+        """Return limits of commands with the defaults of a robot; a robot's own limits as they are."""
         if isinstance(config, RobotLimits):
             return config
         return cls(**{name.name: getattr(config, name.name) for name in fields(config)})
@@ -129,18 +127,18 @@ def check_names(config: GateConfig, action: Dimensions) -> None:
 
 
 def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Array) -> Float32Array:
-    """Where a robot rests, float32 [A]: the median of readings that agree to within one tick of the limits.
+    """Return where a robot rests, float32 [A]: the median of readings that agree to within one tick of the limits.
 
-    One bad reading would be the first command. So readings that are further apart than the robot may go in a tick, or
-    that agree on a place where it cannot be, begin no attempt.
+    One bad reading would be the first command. So no attempt begins with readings that are further apart than the
+    robot may go in a tick, or that agree on a place where it cannot be.
 
     Args:
-        readings: float32 [N, A], of one moment after the other; N = 1 where there is nothing to measure.
-        config: the limits.
-        step: float32 [A], how far a command may go in one tick; infinite for dimensions that may jump.
+        readings: Successive readings, float32 [N, A]; N = 1 if the robot measures nothing.
+        config: The limits.
+        step: Largest change of a command in one tick, float32 [A]; infinite for dimensions that may jump.
 
     Raises:
-        UserError: for readings that do not fit the limits, are not finite, disagree, or lie outside.
+        UserError: The readings do not fit the limits, are not finite, disagree, or lie outside.
     """
     low, high = np.asarray(config.low, np.float32), np.asarray(config.high, np.float32)
     if readings.shape[1:] != low.shape:
@@ -184,13 +182,7 @@ def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Arr
 
 
 def nearer_signs(values: Float32Array, near: Float32Array, quaternions: Sequence[int]) -> Float32Array:
-    """The same rotations, of each quaternion the sign that is nearer.
-
-    Args:
-        values: float32 [..., A].
-        near: float32 [A].
-        quaternions: see `RobotLimits`; without any the values come back as they are.
-    """
+    """Return values, float32 [..., A], where each quaternion has the sign that is nearer to ``near``, float32 [A]."""
     for first in quaternions:
         part = slice(first, first + 4)
         turned_over = values[..., part] @ near[part] < 0
@@ -200,12 +192,7 @@ def nearer_signs(values: Float32Array, near: Float32Array, quaternions: Sequence
 
 
 def no_rotations(values: Float32Array, quaternions: Sequence[int]) -> list[int]:
-    """Those of the quaternions that are too short to be a rotation: of zeros any could be made.
-
-    Args:
-        values: float32 [A].
-        quaternions: see `RobotLimits`.
-    """
+    """Return the quaternions in values, float32 [A], that are too short to be a rotation: zeros could be any."""
     return [first for first in quaternions if np.linalg.norm(values[first : first + 4]) < _SHORTEST_QUATERNION]
 
 
@@ -218,11 +205,7 @@ def rest_tolerance(config: RobotLimits) -> Float32Array:
 def check_limits(
     config: RobotLimits, rate_hz: float, commands_per_tick: int, has_tool_position: bool, sees_itself: bool = False
 ) -> None:
-    """Refuse limits that cannot hold.
-
-    Raises:
-        ConfigError: for limits that are missing, not finite, of different lengths, crossed or not positive.
-    """
+    """Raise ConfigError for limits that are missing, not finite, of different lengths, crossed or not positive."""
     names = ["low", "high", "max_velocity"]
     if config.max_acceleration or config.max_jerk:
         names += ["max_acceleration", "max_jerk"]

@@ -1,7 +1,8 @@
-"""What the topics around a robot say against its moving: others who could command it or tell its joints, the emergency
-stop, a dead-man that was let go, controllers that do not run.
+"""Safety interlocks: what the topics around a robot say against its motion.
 
-Looked at ten times a second by the ROS thread, in wall time: neither simulated time nor the policy has a part in it.
+Others who could command the robot or publish its joints, the emergency stop, a dead-man that was released, controllers
+that do not run. The ROS thread checks them ten times a second in wall time: neither simulated time nor the policy has a
+part in it.
 """
 
 import time
@@ -24,22 +25,22 @@ _SLICE_S = 0.05
 
 
 class Interlocks:
-    """See the module.
+    """Checks everything that must stop or hold the robot. See the module.
 
     Args:
-        node: an rclpy node that somebody spins.
-        settings: of the robot.
-        outputs: its receivers of commands.
-        subscribe: ``Wiring._subscribe``: (type, topic, callback, quality of service, optional).
-        taken_over: whether a person commands: the dead-man is there for autonomous motion.
-        changed: told the interlocks, reason -> sentence, whenever they were looked at.
+        node: An rclpy node that spins.
+        settings: Settings of the robot.
+        outputs: Its receivers of commands.
+        subscribe: Called with type, topic, callback, quality of service, and ``optional``.
+        taken_over: Whether a person commands: the dead-man is for autonomous motion.
+        changed: Called with the open interlocks, reason -> sentence, after every check.
 
     Attributes:
-        joints: who tells them; to be given every message of them.
-        called: who called for a stop that nobody has released since; empty if nobody has.
+        joints: Publishers of the joints; gets every message of theirs.
+        called: What called for a stop that was not released since; empty if nothing.
 
     Raises:
-        ConfigError: if controllers are to be watched and ROS has no controller_manager_msgs.
+        ConfigError: Controllers are named, but ROS has no controller_manager_msgs.
     """
 
     def __init__(
@@ -57,41 +58,41 @@ class Interlocks:
         self.joints = JointPublishers(settings.joints, self._joint_topic)
         self.called = ""
         self._pressed = False
-        self._confirmed: set[bytes] = set()  # the publishers of the emergency stop that were there when it spoke last
+        self._confirmed: set[bytes] = set()  # publishers of the emergency stop at its last message
         self._estop_s = -float("inf")
-        self._held_s = -float("inf")  # when the dead-man said last that it is held
+        self._held_s = -float("inf")  # time of the last message that the dead-man is held
         self._controllers: Mapping[str, str] = {}
         if topic := settings["estop_topic"]:
             subscribe(Bool, topic, self._on_estop, qos.stops())
-            subscribe(Bool, topic, self._on_estop, qos.latched(), optional=True)  # what was said before we came
+            subscribe(Bool, topic, self._on_estop, qos.latched(), optional=True)  # a message from before
         if topic := settings["deadman_topic"]:
             subscribe(Bool, topic, self._on_deadman, qos.sensors())
         if settings["controllers"]:
             subscribe(_activity_type(), self._activity, self._on_activity, qos.latched())
 
     def press(self) -> None:
-        """The emergency stop was called for; it stays until `release`."""
+        """Stop the robot until `release`."""
         self.called = "the service ~/estop was called"
         self.check()
 
     def release(self) -> None:
-        """A person has looked. What topics still say goes on counting."""
+        """Release a stop: a person has looked. What topics still say goes on counting."""
         self.called = ""
         self.check()
 
     def check(self) -> None:
-        """Find out who objects, and tell."""
-        looks = {
-            Reason.OTHER_PUBLISHER: lambda: self.rival() or self._rival_driver(),
-            Reason.E_STOP: self._stop,
-            Reason.DEAD_MAN: lambda: "" if self._taken_over() else self._let_go(),
-            Reason.CONTROLLERS: self._idle,
+        """Check all interlocks, and report the open ones."""
+        checks = {
+            Reason.OTHER_PUBLISHER: lambda: self.other_commander() or self._other_driver(),
+            Reason.E_STOP: self._emergency_stop,
+            Reason.DEAD_MAN: lambda: "" if self._taken_over() else self._dead_man(),
+            Reason.CONTROLLERS: self._inactive_controllers,
         }
-        objections = {reason: _explain(look) for reason, look in looks.items()}
+        objections = {reason: _objection(check) for reason, check in checks.items()}
         self._changed({reason: why for reason, why in objections.items() if why})
 
-    def rival(self) -> str:
-        """Who else could command this robot, as a sentence; empty if nobody could."""
+    def other_commander(self) -> str:
+        """Return which other node could command this robot, as a sentence; empty if none could."""
         node = self._node
         ours = f"{node.get_namespace().rstrip('/')}/{node.get_name()}"
         known = [f"{space.rstrip('/')}/{name}" for name, space in node.get_node_names_and_namespaces()]
@@ -109,19 +110,15 @@ class Interlocks:
         return ""
 
     def check_alone(self) -> None:
-        """Refuse to drive a robot that somebody else may command. Others become known within a moment.
-
-        Raises:
-            UserError: naming them.
-        """
+        """Raise UserError if another node may command the robot. Discovery of others takes a moment."""
         until_s = time.monotonic() + _DISCOVERED_WITHIN_S
         while time.monotonic() < until_s:
-            if rival := self.rival():
-                raise UserError(rival)
+            if other := self.other_commander():
+                raise UserError(other)
             time.sleep(_SLICE_S)
 
     def stop_input(self) -> str:
-        """The topics by which somebody can stop the robot, for the checklist; empty if nobody speaks on any."""
+        """Return the published topics that can stop the robot, for the checklist; empty if there is none."""
         topics = [self._settings[name] for name in ("estop_topic", "deadman_topic")]
         inputs = [f"topic {topic}" for topic in topics if topic and self._is_published(topic)]
         if inputs and topics[0] and not self._settings["estop_timeout_ms"]:
@@ -129,22 +126,22 @@ class Interlocks:
         return ", ".join(inputs)
 
     def values(self) -> Mapping[str, str]:
-        """What each input says, for /diagnostics."""
+        """Return the state of each input, for /diagnostics."""
         settings, values = self._settings, {"stop called": str(bool(self.called))}
         if settings["estop_topic"]:
-            values["emergency stop"] = self._stop() or "released"
+            values["emergency stop"] = self._emergency_stop() or "released"
         if settings["deadman_topic"]:
-            values["dead-man"] = self._let_go() or "held"
+            values["dead-man"] = self._dead_man() or "held"
         return values | {name: self._controllers.get(name, "unknown") for name in settings["controllers"]}
 
     @property
     def _activity(self) -> str:
         return f"{self._settings['controller_manager']}/activity"
 
-    def _rival_driver(self) -> str:
+    def _other_driver(self) -> str:
         return self.joints.objection(self._node.get_publishers_info_by_topic(self._joint_topic), time.monotonic())
 
-    def _stop(self) -> str:
+    def _emergency_stop(self) -> str:
         topic, timeout_ms = self._settings["estop_topic"], self._settings["estop_timeout_ms"]
         if self._pressed:
             return f"the emergency stop on {topic} is pressed"
@@ -154,7 +151,7 @@ class Interlocks:
         if not publishers:
             self._confirmed = set()
             return f"nobody publishes the emergency stop on {topic}"
-        if publishers - self._confirmed:  # whoever comes has to say it anew, however soon
+        if publishers - self._confirmed:  # a new publisher has to say so itself, however soon
             return f"the emergency stop on {topic} has not said yet that it is released"
         if len(publishers) > 1:
             several = f"{len(publishers)} publish the emergency stop on {topic}"
@@ -163,13 +160,13 @@ class Interlocks:
             return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
         return ""
 
-    def _let_go(self) -> str:
+    def _dead_man(self) -> str:
         topic, timeout_ms = self._settings["deadman_topic"], self._settings["deadman_timeout_ms"]
         if not topic or time.monotonic() - self._held_s <= timeout_ms * 1e-3:
             return ""
         return f"the dead-man on {topic} was not held within {timeout_ms:g} ms"
 
-    def _idle(self) -> str:
+    def _inactive_controllers(self) -> str:
         wanted = self._settings["controllers"]
         if wanted and not self._is_published(self._activity):
             return f"nobody publishes {self._activity}: is the controller manager running?"
@@ -186,7 +183,7 @@ class Interlocks:
 
     def _on_estop(self, message: Any) -> None:
         self._pressed, self._estop_s = bool(message.data), time.monotonic()
-        if self._pressed:  # however short: the control thread looks once a tick
+        if self._pressed:  # however short: the control thread checks once a tick
             self.called = f"the emergency stop on {self._settings['estop_topic']} was pressed"
         try:
             self._confirmed = self._publishers(self._settings["estop_topic"])
@@ -205,10 +202,10 @@ class Interlocks:
         self.check()
 
 
-def _explain(look: Callable[[], str]) -> str:
-    """What a look says. One that fails (rclpy raises its own) has seen nothing, and must not pass for nobody."""
+def _objection(check: Callable[[], str]) -> str:
+    """Return what a check objects to. A check that fails (rclpy raises its own errors) must not count as passed."""
     try:
-        return look()
+        return check()
     except Exception as error:
         return f"the topics around the robot cannot be looked at ({type(error).__name__}: {error})"
 
@@ -225,8 +222,8 @@ def _activity_type() -> Any:
 
 
 class Heartbeat(Subscriber):
-    """A std_msgs/Bool that changes with every control tick, for a watchdog in hardware: it stands still when the loop
-    does, when the gate's stop has latched, and between attempts.
+    """Publishes a std_msgs/Bool that changes with every control tick, for a watchdog in hardware. It stands still when
+    the loop does, when the gate's stop has latched, and between attempts.
     """
 
     def __init__(self, publish: Callable[[Any], None]) -> None:
@@ -234,7 +231,6 @@ class Heartbeat(Subscriber):
         self._beat = False
 
     def on_step(self, step: Any) -> None:
-        """A command was sent."""
         if not int(step.extras["gate_reasons"]) & Reason.LATCHED:
             self._beat = not self._beat
             self._publish(Bool(data=self._beat))

@@ -1,9 +1,9 @@
-"""Who tells the joints. One driver may tell some of them and another one others; where two tell the same one, as a
+"""Publishers of the joint states. Two drivers may publish different joints. If two publish the same joint, as a
 simulator that was left running does, its readings jump between two arms.
 
-A message does not say whose it is. But a driver tells the same joints in every message: as many publishers as there
-are, so many kinds of message have to come, and no two of them may have a joint in common. A driver that was killed and
-is back has two publishers for a while: nothing tells them from twins, so it is waited until the dead one is given up.
+A message does not name its publisher. But a driver names the same joints in every message: as many kinds of message
+must come as there are publishers, and no two kinds may share a joint. A driver that was killed and is back has two
+publishers until the middleware gives up the dead one; until then it cannot be told from a duplicate.
 """
 
 import itertools
@@ -14,11 +14,11 @@ _PUBLISHES_WITHIN_S = 1.0
 
 
 class JointPublishers:
-    """See the module. Called by the ROS thread only.
+    """Finds out whether two publishers share a joint. Called by the ROS thread only.
 
     Args:
-        joints: of the robot; what is told of others does not matter.
-        topic: where they are told, for sentences.
+        joints: Joints of the robot; others do not matter.
+        topic: Name of their topic, for messages.
     """
 
     def __init__(self, joints: Sequence[str], topic: str) -> None:
@@ -28,19 +28,19 @@ class JointPublishers:
         self._messages: set[tuple[frozenset[str], bool]] = set()  # names, and whether positions came with them
 
     def add(self, message: Any) -> None:
-        """A sensor_msgs/JointState."""
+        """Take a sensor_msgs/JointState."""
         if len(self._publishers) > 1:
             self._messages.add((frozenset(message.name), bool(message.position)))
 
     def objection(self, infos: Sequence[Any], now_s: float) -> str:
-        """What is wrong, as a sentence; empty if nothing is.
+        """Return what is wrong with the publishers, as a sentence; empty if nothing is.
 
         Args:
-            infos: the publishers, as `rclpy.node.Node.get_publishers_info_by_topic` gives them.
-            now_s: on any steady clock.
+            infos: Result of `rclpy.node.Node.get_publishers_info_by_topic`.
+            now_s: Time of any steady clock.
         """
         publishers = {bytes(info.endpoint_gid) for info in infos}
-        if publishers != self._publishers:  # whoever is there now has to be add anew
+        if publishers != self._publishers:  # all have to publish anew
             self._publishers, self._since_s = publishers, now_s
             self._messages.clear()
         if len(publishers) < 2:

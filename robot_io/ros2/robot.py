@@ -1,7 +1,7 @@
-"""A robot made of ROS 2 topics, behind the same verbs as every other robot.
+"""A robot made of ROS 2 topics, with the interface of every other robot.
 
-`read` takes the newest synchronized readings, `write` publishes; both are called by the control thread and never wait.
-Callbacks (`on_image`, `on_joints`) are called by the ROS thread.
+The control thread calls `read`, which takes the newest synchronized readings, and `write`, which publishes; neither
+waits. The ROS thread calls the callbacks (`on_image`, `on_joints`, `on_interlocks`).
 """
 
 import itertools
@@ -32,34 +32,34 @@ _log = logging.getLogger(__name__)
 
 _STATE = "state"
 _MOST_INTERLOCKS = 100  # between two ticks
-_FLOWING_TICKS = 2  # after a longer pause somebody may have moved the robot away from its targets
+_FLOWING_TICKS = 2  # after a longer pause a person may have moved the robot away from its targets
 
 
 class Ros2Robot:
     """An `EpisodicRobot` (see `vla_rl.execution.loop`) over topics. An attempt ends when the operator labels it.
 
-    Whatever is wrong with a stream (silent, frozen, unreadable, not believable) shows in one way: its capture time
-    stands still, and the gate's watchdog does the rest. `faults` says what it was.
+    Whatever is wrong with a stream (silent, frozen, unreadable, a stamp in the future), its capture time stands still,
+    and the gate's watchdog stops the robot. `why` says what it was.
 
     Args:
-        settings: of the node.
-        clock: the time of the loop.
-        operator: labels of the operator.
-        control_hz: rate of the loop.
+        settings: Settings of the node.
+        clock: Time of the loop.
+        operator: Requests of the operator.
+        control_hz: Rate of the loop.
         image_size: [height, width] of the observation's pictures; None leaves them as they come.
-        outputs: in the order of the action.
-        silent_after_ms: a stream without a newer reading is called silent; the gate's limit.
-        reset_world: brings the world to the start of an attempt; None if a person does. It gives up on `interrupted`.
-        step_dims: dimensions of the action that are steps: at rest they are 0.
+        outputs: Receivers of commands, in the order of the action.
+        silent_after_ms: Age at which a stream counts as silent; the gate's limit.
+        reset_world: Brings the world to the start of an attempt; None if a person does. It gives up on `interrupted`.
+        step_dims: Dimensions of the action that are steps: at rest they are 0.
 
     Attributes:
         state_dimensions: Names of the joints, with the units of the robot's description.
-        action_dimensions: The same of the commands.
-        interrupted: nobody is to wait for anything any more.
-        acting: an attempt is running.
-        interlocks: reason -> why, for which the robot must not move, see `robot_io.ros2.interlocks`.
-        subscribers: to be told of every step of an attempt.
-        disturbance: what the streams say goes through it, see `robot_io.faults`; None: they are sound.
+        action_dimensions: Names and units of the commands.
+        interrupted: The node is being deactivated: nothing may wait any more.
+        acting: An attempt is running.
+        interlocks: Reason -> sentence, for which the robot must not move, see `robot_io.ros2.interlocks`.
+        subscribers: Subscribers of every step of an attempt.
+        disturbance: Disturbs the readings, see `robot_io.faults`; None leaves them as they are.
     """
 
     detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.EFFORT, Detector.START, Detector.POLICY)
@@ -113,13 +113,13 @@ class Ros2Robot:
     # The ROS thread.
 
     def on_interlocks(self, interlocks: Mapping[Reason, str]) -> None:
-        """What speaks against its moving now. However short, the control thread hears of it."""
+        """Take the open interlocks. The control thread gets each of them, however short."""
         self.interlocks = interlocks
         if interlocks:
             self._recent_interlocks.append(interlocks)
 
     def on_image(self, camera: str, message: Any) -> None:
-        """An Image or CompressedImage of a camera."""
+        """Take an Image or CompressedImage of a camera."""
         captured_ns = self._captured_ns(camera, message.header)
         if captured_ns is None:
             return
@@ -143,10 +143,10 @@ class Ros2Robot:
         self._add(camera, known_ns, image)
 
     def on_joints(self, message: Any) -> None:
-        """A JointState; a robot may publish its joints in several messages.
+        """Take a JointState; a robot may publish its joints in several messages.
 
-        Then the state is as old as the oldest joint in it, so a driver that dies shows, however lively the others are.
-        What is newer than that time waits until the oldest joints have caught up, so positions lie together.
+        The state is as old as the oldest joint in it, so a driver that dies shows, however lively the others are.
+        Newer joints wait until the oldest have caught up, so all positions are of one time.
         """
         message_ns = self._captured_ns(_STATE, message.header)
         if message_ns is None:
@@ -190,12 +190,12 @@ class Ros2Robot:
         self.interrupted = False
 
     def reset(self, seed: int) -> None:
-        """Bring the world to its start and wait until every stream has told something since, the joints several times.
+        """Bring the world to its start and wait for a new reading of every stream, of the joints for several.
 
         Raises:
             UserError: if the world cannot be reset, a stream stays silent, or there is an alarm.
         """
-        del seed  # the world is what it is; the reset service counts its own
+        del seed  # the reset service counts its own seeds
         self._operator.begin()
         self.clock.begin()
         self._jumped_ns = None
@@ -242,12 +242,12 @@ class Ros2Robot:
         return Observation(images, readings[_STATE][1], self._settings["task"], 0, captured_ns)
 
     def rest_command(self) -> Float32Array:
-        """The newest measured positions of the commanded joints: a camera that is late must not send them back."""
+        """Newest measured positions of the commanded joints, whatever the age of a camera, float32 [A]."""
         _, state = self._streams.newest(_STATE)
         return self._of_command(state)
 
     def condition(self) -> Condition:
-        """See `vla_rl.execution.loop.EpisodicRobot`. The effort is that of ``joint_states``, where it has any."""
+        """Newest condition; with the effort of ``joint_states``, where it has any."""
         captured_ns, state = self._streams.newest(_STATE)
         effort = None
         if self._efforts:
@@ -265,7 +265,7 @@ class Ros2Robot:
         return self._rest
 
     def write(self, action: Float32Array) -> Float32Array:
-        """Publish one command to every output. Returns it: limits are the gate's and the controllers' affair."""
+        """Publish a command to every output, and return it: gate and controllers limit it."""
         for output, part in self._outputs:
             output.send(action[part])
         self._command, self._commanded_ns = action, self.clock.now_ns()
@@ -277,10 +277,10 @@ class Ros2Robot:
         return self._command
 
     def stop(self) -> None:
-        """Steps and velocities end. Targets hold by themselves: sent again after a pause, they could pull it back. An
-        array of both is not sent then: its steps end with the gate's next command, which knows where the robot is.
+        """End steps and velocities; after a fault the gate has brought the robot to rest before.
 
-        After a fault the gate has brought it to rest before.
+        Targets hold by themselves: sent again after a pause, they could pull the robot back. An output of both is then
+        left alone: its steps end with the gate's next command, which knows where the robot is.
         """
         self.acting = False
         if self._command is not None:
@@ -316,12 +316,12 @@ class Ros2Robot:
     # Anyone.
 
     def ages_ms(self) -> Mapping[str, float]:
-        """Stream -> age of its newest reading, ms; infinite for a stream that has never told anything."""
+        """Stream -> age of its newest reading, ms; infinite for a stream without a reading."""
         now_ns, newest = self.clock.now_ns(), self._streams.newest_ns()
         return {name: (now_ns - newest[name]) * 1e-6 if name in newest else np.inf for name in self._latency_ns}
 
     def why(self) -> str:
-        """What is wrong with the streams, as a sentence; empty if nothing is."""
+        """Return what is wrong with the streams, as a sentence; empty if nothing is."""
         known = self._complaints.copy()
         for stream, age_ms in self.ages_ms().items():
             if age_ms > self._silent_after_ms and stream not in known:
@@ -340,18 +340,18 @@ class Ros2Robot:
         return measured
 
     def _late_joints(self) -> str:
-        """The joints whose driver keeps the others waiting, as an ending of a sentence; empty if all are as late."""
+        """Return the joints whose driver is late, as the end of a sentence; empty if all are as late."""
         joints, known = self._settings.joints, self._joints
         late = [joint for joint in joints if joint in known and known[joint][0] == self._joints_ns]
         return f": the driver of {', '.join(late)}" if len(late) < len(joints) else ""
 
     def _silent_since(self, since_ns: int) -> list[str]:
-        """Streams that have not told anything since, the joints not often enough."""
+        """Streams without enough readings since a time: one, of the joints several."""
         wanted = {_STATE: REST_READINGS}
         return [name for name in self._latency_ns if len(self._streams.since(name, since_ns)) < wanted.get(name, 1)]
 
     def _captured_ns(self, stream: str, header: Any) -> int | None:
-        """When a message was captured, in the loop's time; None if its stamp is not to be believed."""
+        """Capture time of a message, in the loop's time; None if its stamp lies in the future."""
         stamp = messages.stamp_ns(header)
         if not self._settings["header_stamps"] or stamp == 0:
             return self.clock.now_ns() - self._latency_ns[stream]

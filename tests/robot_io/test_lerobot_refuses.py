@@ -161,7 +161,7 @@ def test_the_list_says_that_a_limited_effort_is_not_measured(caplog: pytest.LogC
         assert not watched.answer
         assert "max_effort" in watched.found
         lead(setup, np.float32([10, 10, 10]), 0.5)
-    assert caplog.text.count("the robot tells no effort") == 1
+    assert caplog.text.count("the robot measures no effort") == 1
 
 
 def test_another_rate_than_the_policys_is_refused() -> None:

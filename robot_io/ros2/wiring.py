@@ -119,6 +119,7 @@ class Wiring:
         if simulated:
             # After the streams: a picture that arrives together with its moment is seen first.
             self._subscribe(ClockMessage, "/clock", functools.partial(_on_clock, clock), qos.clock())
+        self.interlocks.check()  # so that no attempt begins before the first check
 
     def listeners(self) -> Mapping[str, int]:
         """Output -> how many subscribe to its commands."""

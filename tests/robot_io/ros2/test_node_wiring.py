@@ -51,6 +51,10 @@ for name, options in {
     except UserError as error:
         said[name] = str(error)
 
+guarded = settings_from({**base, "estop_topic": "estop", "deadman_topic": "deadman"})
+guarded = Wiring(node, guarded, Interface(20.0, None, (), 50_000_000, 1e4), OperatorRequests())
+said["before the first timer"] = sorted(reason.name for reason in guarded.robot.interlocks)
+guarded.close()
 settings = settings_from({**base, "reset_service": "reset", "reset_timeout_s": 40.0})
 wiring = Wiring(node, settings, Interface(20.0, None, (), 50_000_000, 1e4), OperatorRequests())
 threading.Thread(target=spin, args=(node,), daemon=True).start()
@@ -147,3 +151,7 @@ def test_the_description_is_taken_from_its_topic_or_asked_for(said: dict[str, An
 def test_an_rclpy_without_what_is_relied_on_fails_at_the_start(said: dict[str, Any]) -> None:
     for case in ("other rclpy", "no services"):
         assert "written for ROS 2 Jazzy" in said[case]
+
+
+def test_interlocks_are_open_until_they_were_checked(said: dict[str, Any]) -> None:
+    assert said["before the first timer"] == ["DEAD_MAN", "E_STOP"]

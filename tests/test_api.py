@@ -125,6 +125,7 @@ def test_training_in_place_changes_the_weights_and_says_how_it_went(place: Simpl
     assert any(not value.equal(fresh.state_dict()[name]) for name, value in place.policy.state_dict().items())
 
 
+@pytest.mark.slow
 def test_practice_goes_on_where_its_folder_stands(place: SimpleNamespace) -> None:
     again = vla.Practice(
         place.policy, place.env, episodes_per_round=3, demonstrations=place.demos, out="runs/dot", settings=BRIEF

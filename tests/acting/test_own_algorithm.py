@@ -51,8 +51,11 @@ class Shortest(WeightedCloning):
     def trace(self, cache, frames):
         return {"weight": self.weigh(frames)[0].cpu().numpy()}
 '''
-CHANGES = ["algorithm=own_shortest:Shortest", "learning.hurry.half_life_steps=5", "workers=2"]
+CHANGES = ["algorithm=own_shortest:Shortest", "learning.hurry.half_life_steps=5", "workers=1"]
 CHANGES += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
+
+FEW = ["budget.demonstrations=2", "budget.supervised_steps=2", "budget.episodes_per_round=2"]
+FEW += ["budget.evaluation_episodes=1"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -138,6 +141,7 @@ def test_ours_refuse_what_they_do_not_read(
     assert "unknown key 'supervised." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_it_raises_is_told_with_its_place_and_not_as_a_fault_of_ours(
     site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,13 +150,14 @@ def test_what_it_raises_is_told_with_its_place_and_not_as_a_fault_of_ours(
         "    def weigh(self, frames):\n        raise KeyError('half_life')\n\n\n"
         "class Nameless(Shortest):\n    name = ''\n"
     )
-    command = ["train", "--config", "tiny", "--out"]
+    command = ["train", "--config", "tiny", *FEW, "--out"]
     assert main([*command, str(tmp_path / "run"), "algorithm=own_broken:Broken"]) == 2
     assert f"error: KeyError: 'half_life', at {site / 'own_broken.py'}:8, which is no" in capsys.readouterr().err
     assert main([*command, str(tmp_path / "other"), "algorithm=own_broken:Nameless"]) == 2
     assert "the algorithm 'own_broken:Nameless' has no class attribute 'name'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
@@ -168,7 +173,5 @@ def test_what_an_update_returns_is_looked_at(
         "import torch\n\nfrom own_shortest import Shortest\n\n\nclass Told(Shortest):\n    name = 'told'\n\n"
         f"    def update(self, step):\n        logs = super().update(step)\n        return {returned}\n"
     )
-    few = ["budget.demonstrations=2", "budget.supervised_steps=2", "budget.episodes_per_round=2"]
-    command = ["train", "--config", "tiny", "--out", str(tmp_path / "run"), f"algorithm={name}:Told", *few]
-    assert main([*command, "budget.evaluation_episodes=1"]) == 2
+    assert main(["train", "--config", "tiny", "--out", str(tmp_path / "run"), f"algorithm={name}:Told", *FEW]) == 2
     assert told in capsys.readouterr().err

@@ -131,6 +131,7 @@ def test_actors_of_a_cluster_find_it(recorded: Path, tmp_path: Path) -> None:
     assert main(["train", *options, "--out", str(tmp_path / "run")]) == 0
 
 
+@pytest.mark.slow
 def test_a_lerobot_dataset_demonstrates(recorded: Path, tmp_path: Path) -> None:
     dataset = export_lerobot(EpisodeStore(recorded), tmp_path / "dataset", ["demo-000000", "demo-000001"])
     store = EpisodeStore(tmp_path / "run" / "episodes")

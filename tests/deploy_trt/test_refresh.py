@@ -307,6 +307,7 @@ def test_engines_are_refitted_beside_the_running_ones(
     assert on_trt.program.backend is not running
 
 
+@pytest.mark.slow
 def test_quantised_policies_are_close_and_differ(exported: Path, policy: DeployedPolicy, tmp_path: Path) -> None:
     observations = [make_observation(seed, seed) for seed in range(8)]
     feeds = record_feeds(Deployment.read(exported), observations)
@@ -322,6 +323,7 @@ def test_quantised_policies_are_close_and_differ(exported: Path, policy: Deploye
             refresh(quantised, exported)
 
 
+@pytest.mark.slow
 def test_collecting_on_engines_builds_once_and_refits(
     newer: tuple[FlowVLA, Path], model: FlowVLA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

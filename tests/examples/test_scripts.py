@@ -26,6 +26,7 @@ def test_a_script_has_forty_lines_at_most(script: Path) -> None:
     assert len(script.read_text().splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_saved_and_acts_on_a_robot(capsys: pytest.CaptureFixture[str]) -> None:
     call("train_from_demonstrations", episodes=1, steps=2, evaluated=2)
     assert "success" in capsys.readouterr().out

@@ -20,6 +20,7 @@ from vla_rl.training.simulator import SimulatorWorker
 PEOPLE = ("better_1", "worse_2")
 
 
+@pytest.mark.slow
 def test_who_acted_is_on_record_and_in_the_report(tmp_path):
     run = tmp_path / "run"
     train(

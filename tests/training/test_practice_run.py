@@ -27,6 +27,7 @@ from vla_rl.training.evaluation import evaluation_jobs
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
+pytestmark = pytest.mark.slow  # a whole run takes 5 s
 UNWATCHED = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
 
@@ -81,7 +82,6 @@ def test_a_run_leaves_all_that_it_should(uninterrupted: Path) -> None:
     assert "<html" in (uninterrupted / "report.html").read_text()
 
 
-@pytest.mark.slow
 def test_an_error_in_a_worker_reaches_the_user_as_it_is(tmp_path: Path) -> None:
     """The same worker that cannot be built says the same, in this process or in one of its own."""
     job = RolloutJob("e", tmp_path, "none", (0,), None)
@@ -94,7 +94,6 @@ def _broken_worker() -> RolloutWorker:
     raise UserError("no such robot")
 
 
-@pytest.mark.slow
 def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     """Two robots of different sizes: demonstrations, practice and evaluation of both, one set of weights."""
     folder, tasks = tmp_path / "run", ["vla_rl/PegInsert-v0", "vla_rl/PickPlace-v0"]
@@ -107,7 +106,6 @@ def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     assert {task: result["episodes"] for task, result in evaluation["tasks"].items()} == {tasks[0]: 1, tasks[1]: 1}
 
 
-@pytest.mark.slow
 def test_practice_may_be_in_low_precision_and_evaluation_never_is(uninterrupted: Path, tmp_path: Path) -> None:
     config = load_config(RunConfig, uninterrupted / "config.yaml")
     store = EpisodeStore(tmp_path / "episodes")
@@ -130,7 +128,6 @@ def test_each_round_makes_another_policy(uninterrupted: Path) -> None:
     assert len(weights) == len(set(weights.values())) == 3
 
 
-@pytest.mark.slow
 def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
@@ -161,7 +158,6 @@ def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
     assert metric_lines(folder) == metric_lines(uninterrupted)
 
 
-@pytest.mark.slow
 def test_collectors_go_on_while_the_learner_learns_and_kills_change_nothing(tmp_path: Path) -> None:
     """Whoever is killed, learner or collector, while episodes of a later round are played."""
     options = ["--config", "tiny", "workers=1", "budget.staleness=1", "budget.steps_per_round=40", "budget.rounds=3"]
@@ -215,7 +211,6 @@ def test_critics_are_judged_on_the_episodes_of_a_round_before_they_learn_from_th
     assert 0 <= records[0]["calibration_error"] <= 1
 
 
-@pytest.mark.slow
 def test_a_run_can_start_from_another_ones_supervised_policy(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +248,6 @@ def test_policies_that_share_a_store_are_each_judged_by_their_own_episodes(unint
     assert len({name.rpartition("-")[0] for name in names}) == 2
 
 
-@pytest.mark.slow
 def test_training_that_diverges_leaves_the_checkpoints_before(
     uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -281,7 +275,6 @@ def test_the_labels_of_demonstrations_come_along_with_a_start(uninterrupted: Pat
     assert [file.name for file in store.edits.path.iterdir()] == ["demo-00001.json"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -301,7 +294,6 @@ def test_a_start_that_does_not_fit_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
 def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(
     uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,7 +320,6 @@ def test_killed_between_the_last_checkpoint_of_a_stage_and_its_policy(uninterrup
     assert fingerprint(folder) == fingerprint(uninterrupted)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gone", [0, 1])
 def test_an_older_policy_that_has_gone_is_not_made_anew_of_what_came_later(
     uninterrupted: Path, tmp_path: Path, gone: int
@@ -341,7 +332,6 @@ def test_an_older_policy_that_has_gone_is_not_made_anew_of_what_came_later(
     assert fingerprint(run).items() <= fingerprint(uninterrupted).items()
 
 
-@pytest.mark.slow
 def test_practice_does_not_go_on_from_an_older_state(
     uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -354,7 +344,6 @@ def test_practice_does_not_go_on_from_an_older_state(
     assert "goes on from gradient step 14" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     first = start(tmp_path / "log", "train", "--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")
@@ -369,7 +358,6 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, capsys: pytest
         first.join()
 
 
-@pytest.mark.slow
 def test_an_episode_does_not_depend_on_those_that_run_beside_it(uninterrupted: Path, tmp_path: Path) -> None:
     """Alone or in turns, with every picture or only those that a plan looks at: the same but for the last bit."""
     config = load_config(RunConfig, uninterrupted / "config.yaml")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.interrupted import interrupted, weights
-from tests.fakes.lerobot_configs import shrink_pi, tiny_config
+from tests.fakes.lerobot_configs import shrink_pi, shrink_resnet, tiny_config
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.main import main
 from vla_rl.data.store import EpisodeStore
@@ -38,6 +38,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         logging.disable(logging.WARNING)
+        shrink_resnet(patch)
         if request.param == "pi0":
             shrink_pi(patch)
         described = tmp_path_factory.mktemp(request.param)
@@ -70,6 +71,7 @@ def test_a_resumed_run_ends_in_the_same_weights(run: Path, tmp_path: Path) -> No
     assert weights(again, 1) == weights(run, 1)
 
 
+@pytest.mark.parametrize("run", ["smolvla"], indirect=True)
 def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
     other = tmp_path / "filtered"
     arguments = ["--config", str(run / "config.yaml"), "--from", str(run), "--out", str(other)]
@@ -78,24 +80,27 @@ def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
     assert weights(other, 1) != weights(run, 0)
 
 
+@pytest.mark.parametrize("run", ["act", "smolvla"], indirect=True)
 def test_it_is_exported_and_acts_without_torch(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "deployed")]) == 0, capsys.readouterr()
     assert main(["rollout", str(tmp_path / "deployed"), "--robot", "sim"]) == 0
     assert "success " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("run", ["act"], indirect=True)
 def test_a_critic_cannot_see_through_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--config", str(run / "config.yaml"), "--from", str(run), "--out", str(tmp_path / "run")]
     assert main(["train", *arguments, "learning.critic.backbone=policy"]) == 2
     assert "requires features" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("run", ["act", "smolvla"], indirect=True)
 def test_one_that_cannot_explore_is_refused_before_it_is_trained(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "exploring"
     arguments = ["--config", str(run / "config.yaml"), "--out", str(other), "budget.rounds=0", "exploration=0.1"]
-    explores = run.name in ("act", "diffusion")
+    explores = run.name == "act"
     assert main(["train", *arguments]) == (0 if explores else 2)
     assert ("exploration=0.1 requires offsets" in capsys.readouterr().err) != explores
     assert other.exists() == explores

@@ -42,6 +42,23 @@ def tiny_config(kind: str, folder: Path) -> Any:
     )  # fmt: skip
 
 
+def shrink_resnet(patch: pytest.MonkeyPatch) -> None:
+    """Put a stand-in for resnet18, which has 11 million weights and is the smallest backbone that lerobot knows."""
+    import torchvision
+    from torch import nn
+
+    class TinyResNet(nn.Module):
+        def __init__(self, norm_layer: Any = nn.BatchNorm2d, **_: Any) -> None:
+            super().__init__()
+            self.conv1 = nn.Conv2d(3, 16, 8, 4)
+            self.bn1 = norm_layer(16)
+            self.layer4 = nn.Sequential(nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1))
+            self.avgpool = nn.AdaptiveAvgPool2d(1)
+            self.fc = nn.Linear(32, 1)
+
+    patch.setattr(torchvision.models, "resnet18", TinyResNet)
+
+
 def shrink_pi(patch: pytest.MonkeyPatch) -> None:
     """lerobot builds pi0 at full size only: its sizes are caught where it asks for them."""
     from lerobot.policies.pi0 import modeling_pi0

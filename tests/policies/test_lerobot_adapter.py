@@ -18,7 +18,7 @@ from tiny_policy import make_model, make_observation
 
 from deploy_trt.export.lerobot import lerobot_affine
 from deploy_trt.runtime.units import Normalization
-from tests.fakes.lerobot_configs import shrink_pi, tiny_config
+from tests.fakes.lerobot_configs import shrink_pi, shrink_resnet, tiny_config
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.normalization import Statistics
@@ -32,7 +32,10 @@ from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, p
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
-pytestmark = pytest.mark.filterwarnings("ignore")  # of lerobot, transformers and diffusers; not ours
+pytestmark = [
+    pytest.mark.slow,  # importing lerobot alone takes 7 s
+    pytest.mark.filterwarnings("ignore"),  # of lerobot, transformers and diffusers; not ours
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,6 +47,7 @@ def lerobot() -> Iterator[pytest.MonkeyPatch]:
         pytest.importorskip("diffusers", reason="the diffusion policy needs the extra 'lerobot-policies'")
         import vla_rl.policies.lerobot_plugin  # noqa: F401
 
+        shrink_resnet(patch)
         logging.disable(logging.WARNING)
         yield patch
         logging.disable(logging.NOTSET)
@@ -181,7 +185,6 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
         policy.infer(make_observation())
 
 
-@pytest.mark.slow
 def test_a_policy_learns_here_from_weighted_samples(model: LeRobotModel) -> None:
     from vla_rl.algorithms.actor import ActorConfig, ActorLearner
 

@@ -17,7 +17,12 @@ from vla_rl.core.json_files import DEEPEST, check_seal, parse_json, sealed
 pytest.importorskip("onnxscript", reason="exporting needs the extra 'trt'")
 
 
-@pytest.fixture(scope="module", params=sorted(KINDS))
+# These two are made by an export, and by lerobot.
+_SLOW = ("deployment", "lerobot dataset")
+_PARAMS = [pytest.param(kind, marks=[pytest.mark.slow] * (kind in _SLOW)) for kind in sorted(KINDS)]
+
+
+@pytest.fixture(scope="module", params=_PARAMS)
 def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
     """A kind, a whole folder of it, and what its reader makes of that."""
     folder = tmp_path_factory.mktemp("kind")

@@ -134,6 +134,7 @@ def test_ports_that_there_are_not(capsys: pytest.CaptureFixture[str]) -> None:
     assert "port 99999 cannot be used" in refused(capsys, "play", "--port", "99999")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [
@@ -160,6 +161,7 @@ def test_numbers_of_a_manifest_are_checked_though_it_is_sealed(
         load_deployed(deployment, require="ort-cpu")
 
 
+@pytest.mark.slow
 def test_a_changed_manifest_is_noticed(deployment: Path) -> None:
     from deploy_trt.runtime import load_deployed
 
@@ -178,6 +180,7 @@ def test_a_changed_manifest_is_noticed(deployment: Path) -> None:
         load_deployed(deployment, require="ort-cpu")
 
 
+@pytest.mark.slow
 def test_a_deployment_is_tried_before_it_acts(deployment: Path) -> None:
     """Weights of another policy, their digests right, and weights that are no numbers."""
     from deploy_trt.runtime import load_deployed
@@ -199,6 +202,7 @@ def test_a_deployment_is_tried_before_it_acts(deployment: Path) -> None:
             load_deployed(deployment, require="ort-cpu")
 
 
+@pytest.mark.slow
 def test_graphs_read_no_file_beside_their_weights(
     deployment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,6 +327,7 @@ def test_folders_of_a_persons_own_and_damaged_records(
             RunFolder(run).read_summary()
 
 
+@pytest.mark.slow
 def test_backends_that_there_are_not(deployment: Path, policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "zz" in refused(capsys, "export", policy, "--out", policy / "out", "--verify", "zz")
     assert not (policy / "out").exists()
@@ -415,6 +420,7 @@ def test_finetune_refuses_before_it_copies(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_steps_since_the_last_checkpoint(store: EpisodeStore, tmp_path: Path) -> None:
     """And leaves no process, semaphore or traceback behind."""
     (tmp_path / "tiny.yaml").write_text(
@@ -442,6 +448,7 @@ def test_sigterm_saves_the_steps_since_the_last_checkpoint(store: EpisodeStore, 
     assert int(checkpoint.name.removeprefix("step_")) >= last
 
 
+@pytest.mark.slow
 def test_a_robot_refuses_what_its_owner_did_not_sign(
     deployment: Path, policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,13 @@ def fitted(data: Transitions):
     )
 
 
+@pytest.fixture(scope="module")
+def learned() -> tuple[Transitions, FeatureDynamics]:
+    """Transitions, and the dynamics that were fitted to them. Read only."""
+    data = toy_transitions()
+    return data, fitted(data)
+
+
 def test_an_end_that_nobody_knows_teaches_nothing() -> None:
     data = toy_transitions(200)
     dynamics = FeatureDynamics(data, FeatureDynamicsConfig(members=2))
@@ -53,9 +60,10 @@ def test_an_end_that_nobody_knows_teaches_nothing() -> None:
     assert loss(data._replace(known=data.lasted)) == pytest.approx(loss(turned._replace(known=data.lasted)))
 
 
-def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays() -> None:
-    data = toy_transitions()
-    dynamics = fitted(data)
+def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays(
+    learned: tuple[Transitions, FeatureDynamics],
+) -> None:
+    data, dynamics = learned
     fresh = toy_transitions(seed=1)
     assert dynamics.unexplained(fresh) < 0.25, "what is linear is half of it"
     assert fitted(toy_transitions(shuffled=True)).unexplained(fresh) > 0.9
@@ -65,9 +73,8 @@ def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays() -> None:
     assert success[ends & data.succeeded].mean() > success[ends & ~data.succeeded].mean() + 0.1
 
 
-def test_each_member_is_a_world_of_its_own() -> None:
-    data = toy_transitions()
-    dynamics = fitted(data)
+def test_each_member_is_a_world_of_its_own(learned: tuple[Transitions, FeatureDynamics]) -> None:
+    data, dynamics = learned
     both = [dynamics(data.features[:4], data.actions[:4], torch.full((4,), member))[0] for member in (0, 1)]
     mixed, _ = dynamics(data.features[:4], data.actions[:4], torch.tensor([0, 1, 0, 1]))
     assert not torch.equal(both[0], both[1])
@@ -142,9 +149,8 @@ def test_a_branch_ends_with_success_or_with_the_time() -> None:
     assert len(branches(last_tick=2 * TICKS)[0].advantage) == 8
 
 
-def test_members_disagree_where_they_have_not_been() -> None:
-    data = toy_transitions()
-    dynamics = fitted(data)
+def test_members_disagree_where_they_have_not_been(learned: tuple[Transitions, FeatureDynamics]) -> None:
+    data, dynamics = learned
 
     def disagreement(features: Tensor) -> float:
         one, two = (dynamics(features, data.actions, torch.full((len(features),), member))[0] for member in (0, 1))

@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             times = {name: block_ms(policy, observation) for name, policy in policies.items()}
             if block:  # the first one warms up
                 blocks.append(times)
-        decide_ms = {str(draws): _decide_ms(policies[f"onnx {draws} adjusted"]) for draws in DRAWS}
+        decide_ms = {str(draws): _decide_ms(policies[f"onnx {draws} edited"]) for draws in DRAWS}
     rows = []
     for name in policies:
         how, draws, residuals = name.split()
@@ -126,11 +126,11 @@ def lines_of(cell: dict[str, Any] | None) -> list[str]:
     lines = ["| a chunk | torch, ms | times plain | ONNX Runtime, ms | times plain |", "|---|---|---|---|---|"]
     rows = {(row["kind"], row["draws"], row["edit"]): row for row in cell["choices"]}
     for draws, residuals in sorted({(draws, residuals) for _, draws, residuals in rows}):
-        label = f"best of {draws}{', adjusted' if residuals else ''}" if draws else "one draw"
+        label = f"best of {draws}{', edited' if residuals else ''}" if draws else "one draw"
         columns = (rows[kind, draws, residuals] for kind in ("torch", "onnx"))
         cells = " | ".join(f"{row['ms']:.2f} | {row['ratio']:.1f}" for row in columns)
         lines.append(f"| {label} | {cells} |")
-    described = "Policy, critic and residual of `configs/alone.yaml`, one thread; medians of blocks that take turns."
+    described = "Policy, critic and edit of `configs/alone.yaml`, one thread; medians of blocks that take turns."
     decided = [f"{ms:.2f} ms among {draws} candidates" for draws, ms in cell.get("decide_ms", {}).items()]
     decision = [f"A decision takes {' and '.join(decided)}."] if decided else []
     return [*lines, "", described, *decision]

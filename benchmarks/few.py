@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import TASKS, practice_alone, practise_from, run_base
-from benchmarks.practices import BOLD
+from benchmarks.practices import BOLD, as_measured
 from benchmarks.runs import Cell, evaluations
 from vla_rl.core.errors import UserError
 from vla_rl.data.run_folder import RunFolder
@@ -48,7 +48,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         for practice in options.practices
     ]
     for name, cell in cells.by_name().items():
-        if cell.get("options", PRACTICES[cell["practice"]]) != PRACTICES[cell["practice"]]:
+        expected = as_measured(PRACTICES[cell["practice"]])
+        if cell.get("options", expected) != expected:
             raise UserError(f"{cells.folder / name}.json was measured with other options; move it away")
     missing = [] if options.gather else [entry for entry in grid if entry[0].name not in cells]
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -94,7 +95,7 @@ def _measure(cell: Cell, budget: int, practice: str, runs: Path) -> dict[str, An
         "seed": cell.seed,
         "budget": budget,
         "practice": practice,
-        "options": PRACTICES[practice],
+        "options": as_measured(PRACTICES[practice]),
         "start": first,
         "practised": last,
         "passed": checked["passes"],

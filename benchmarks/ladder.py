@@ -20,7 +20,7 @@ from torch import Tensor
 
 from benchmarks import outcomes
 from benchmarks.cells import Cells
-from benchmarks.practices import PATIENT
+from benchmarks.practices import PATIENT, as_measured
 from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.acting.task import open_robot
@@ -58,7 +58,7 @@ ABLATIONS: dict[str, tuple[str, list[str]]] = {
     "one_chunk": ("one chunk", ["learning.branches.chunks=1", "learning.branches.branches=1536"]),
     "eight_chunks": ("eight chunks", ["learning.branches.chunks=8", "learning.branches.branches=192"]),
     "one_member": ("one network of dynamics instead of five", ["learning.dynamics.members=1"]),
-    "free": ("no cost on the distance from no residual", ["learning.branches.kl_coef=0"]),
+    "free": ("no cost on the distance from no edit", ["learning.branches.kl_coef=0"]),
     "no_failures": (
         "dynamics that have not seen the failures of practice",
         ["algorithm=benchmarks.ladder:WithoutFailures"],
@@ -217,7 +217,7 @@ def open_cells(out: Path, part: str = "ladder") -> Cells:
     cells = Cells(out / part, part)
     for name, cell in cells.by_name().items():
         _, expected = PARTS[part].get(cell["rung"], ("", None))
-        if cell["options"] != expected:
+        if cell["options"] != (expected and as_measured(expected)):
             raise UserError(
                 f"{cells.folder / name}.json was measured with the options {cell['options']}, and its rung has "
                 f"{expected}; move it away to measure anew"
@@ -242,7 +242,7 @@ def _climb(runs: Path, seed: int, rung: str, changes: list[str]) -> dict[str, An
     return {
         "seed": seed,
         "rung": rung,
-        "options": changes,
+        "options": as_measured(changes),
         "supervised": first["successes"] / first["episodes"],
         "practised": last["successes"] / last["episodes"],
         "evaluation_episodes": last["episodes"],
@@ -254,7 +254,7 @@ def table(found: list[dict[str, Any]]) -> str:
     """Markdown: one row per rung of the ladder and per ablation."""
     seeds = sorted({cell["seed"] for cell in found})
     rows = [
-        "| one round of practice, the residual alone | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
+        "| one round of practice, the edit alone | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
         "|---|" + "---|" * len(seeds),
     ]
     before = {cell["seed"]: cell["supervised"] for cell in found}

@@ -21,7 +21,7 @@ import numpy as np
 import yaml
 
 from benchmarks.cells import Cells, origin
-from benchmarks.practices import METHODS, OURS
+from benchmarks.practices import METHODS, OURS, as_measured
 from benchmarks.runs import Cell, claim_run, evaluations, gain_columns, in_float32, run_verb, short_name
 from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.methods]
     found = cells.by_name()
     for cell in grid:
-        if cell.name in found and found[cell.name]["options"] != METHODS[cell.method]:
+        if cell.name in found and found[cell.name]["options"] != as_measured(METHODS[cell.method]):
             raise UserError(f"{cells.folder / cell.name}.json was measured with other options; move it away")
     missing = [] if options.gather else [cell for cell in grid if cell.name not in found]
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -258,7 +258,7 @@ def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[
         "task": cell.task,
         "seed": cell.seed,
         "method": cell.method,
-        "options": METHODS[cell.method],
+        "options": as_measured(METHODS[cell.method]),
         "curve": [entry["successes"] / entry["episodes"] for entry in after_each_third(played)],
         **{
             name: {"success": entry["successes"] / entry["episodes"], "steps": entry["mean_success_length"]}

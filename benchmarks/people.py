@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks import people_habits
 from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, origin
-from benchmarks.practices import WHOLE_EDITS
+from benchmarks.practices import WHOLE_EDITS, as_measured
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     ]
     found = cells.by_name()
     for cell in grid:
-        if cell.name in found and found[cell.name]["options"] != METHODS[cell.method]:
+        if cell.name in found and found[cell.name]["options"] != as_measured(METHODS[cell.method]):
             raise UserError(f"{cells.folder / cell.name}.json was measured with other options; move it away")
     missing = [] if options.gather or options.habits else [cell for cell in grid if cell.name not in found]
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -308,7 +308,7 @@ def _run_cell(cell: PeopleCell, runs: Path) -> dict[str, Any]:
         "task": cell.task,
         "seed": cell.seed,
         "method": cell.method,
-        "options": changes,
+        "options": as_measured(changes),
         "rounds": _rounds(folder, demonstrations),
         "teacher_steps": float(np.mean(demonstrations)),
         "effective_samples": float(np.mean([r["effective_samples"] for r in trained])) if trained else None,

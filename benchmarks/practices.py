@@ -13,6 +13,16 @@ OURS = (
     "unimagined_patient",
     "chunk_critic",
 )
+# Options under the names that they had when the published cells were measured. Cells keep these names.
+_MEASURED_AS = {
+    "learning.distill_steps": "learning.teach_steps",
+    "learning.best_of_n.num_samples": "learning.choice.draws",
+    "learning.best_of_n.offset_std": "learning.choice.offset",
+    "learning.best_of_n.graded_residual": "learning.choice.graded_edit",
+    "learning.best_of_n.ood_penalty": "learning.choice.novelty_cost",
+    "learning.branches.kl_coef": "learning.branches.distance_cost",
+    "learning.branches.ood_ratio": "learning.branches.alarm_ratio",
+}
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -72,3 +82,10 @@ METHODS = {
     "awr": ["algorithm=awr", *_CLONING, *_WEIGHTED],
     "sft": ["algorithm=sft", *_CLONING, "budget.episodes_per_round=0"],
 }
+
+
+def as_measured(options: list[str]) -> list[str]:
+    """Return options under the names that published cells keep, so that they can be compared."""
+    return [
+        "=".join((_MEASURED_AS.get(name, name), value)) for name, _, value in (each.partition("=") for each in options)
+    ]

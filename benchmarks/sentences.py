@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import practice_alone
-from benchmarks.practices import BOLD
+from benchmarks.practices import BOLD, as_measured
 from benchmarks.runs import evaluations, in_float32, run_verb
 from sim.registration import COLOR_TASKS
 from vla_rl.core.config_files import read_yaml
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    settings = {"config": practice_alone(), "changes": [*CHANGES, FILM, *PRACTICE]}
+    settings = {"config": practice_alone(), "changes": as_measured([*CHANGES, FILM, *PRACTICE])}
     cells = Cells(options.out / "sentences", settings)
     runs = options.runs / cells.digest
     missing = [] if options.gather else [seed for seed in options.seeds if str(seed) not in cells]

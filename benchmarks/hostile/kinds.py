@@ -263,7 +263,7 @@ KINDS = {
     "deployment": Kind(make_deployment, read_deployment),
     "checkpoint": Kind(make_checkpoint, read_checkpoint),
     "episode": Kind(make_store, read_episodes, ("episodes/*",)),
-    "label and settings": Kind(make_store, read_episodes, ("residuals/*", "store.json")),
+    "label and settings": Kind(make_store, read_episodes, ("edits/*", "store.json")),
     "lerobot dataset": Kind(
         make_lerobot, read_lerobot, ("meta/info.json", "data/*/*", "meta/episodes/*/*"), _STRUCTURE
     ),

@@ -213,7 +213,7 @@ def _difference(folder: Path) -> dict[str, Any]:
 
 def _built(folder: Path) -> dict[str, bool | None]:
     """Graph -> whether TensorRT-RTX built it without a GPU; None where the library is missing."""
-    from deploy_trt.build import BuildConfig, build_engines, rtx_without_gpu
+    from deploy_trt.build import build_engines, rtx_without_gpu
     from deploy_trt.runtime import load_manifest
     from vla_rl.core.errors import UserError
 
@@ -221,7 +221,7 @@ def _built(folder: Path) -> dict[str, bool | None]:
     if rtx_without_gpu():
         return dict.fromkeys(names)
     try:
-        built = {engine.graph for engine in build_engines(folder, "trt-rtx", BuildConfig(without_gpu=True))}
+        built = {engine.graph for engine in build_engines(folder, "trt-rtx", without_gpu=True)}
     except UserError:
         built = set()
     return {name: name in built for name in names}

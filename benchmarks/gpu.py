@@ -223,7 +223,7 @@ def _deployed(
     """Chunks a second of each engine without torch, or why not; and the seconds until new weights act in the last one
     that works.
     """
-    from deploy_trt.build import BuildConfig, build_engines
+    from deploy_trt.build import build_engines
     from deploy_trt.export import export_flow_vla
     from deploy_trt.export.deployment import random_observations
     from deploy_trt.runtime import DeployedPolicy, load_deployed
@@ -242,7 +242,7 @@ def _deployed(
     for engine in asked:
         try:
             if engine == "trt":
-                build_engines(folder / "deployment", "trt", BuildConfig())
+                build_engines(folder / "deployment", "trt")
             policy = load_deployed(folder / "deployment", require=engine)
             assert isinstance(policy, DeployedPolicy)
             found[engine] = clock.rate(functools.partial(policy.infer, observation))

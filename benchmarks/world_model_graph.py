@@ -4,7 +4,12 @@ The last T frames go in, the next one comes out. It reads all T frames anew at e
 a memory instead, which no graph can hold between calls.
 """
 
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deploy_trt.export.graph import GraphSpec
@@ -21,9 +26,10 @@ class DynamicsStep(nn.Module):
 
     def forward(self, latents: Tensor, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
         context = Context(latents, _motion(latents), state, _motion(state), action)
-        hidden, condition = self.policy.hidden(context)
-        last = (hidden[:, -1:], condition[:, -1:], latents[:, -1:], state[:, -1:])
-        predicted = self.policy.predict(*last, noise[:, None])
+        with _attention_in_four_dimensions():
+            hidden, condition = self.policy.hidden(context)
+            last = (hidden[:, -1:], condition[:, -1:], latents[:, -1:], state[:, -1:])
+            predicted = self.policy.predict(*last, noise[:, None])
         return (predicted.latents[:, 0], predicted.state[:, 0], *(part[:, 0] for part in predicted.outcome))
 
 
@@ -47,3 +53,21 @@ def dynamics_step(model: WorldModel, frames: int) -> GraphSpec:
 def _motion(frames: Tensor) -> Tensor:
     """The change since the frame before, [B, T, ...]; 0 for the first."""
     return torch.diff(frames, dim=1, prepend=frames[:, :1])
+
+
+@contextlib.contextmanager
+def _attention_in_four_dimensions() -> Iterator[None]:
+    """The exporter knows attention over [B, heads, N, size] only; of more dimensions the first ones become one."""
+    attention = F.scaled_dot_product_attention
+
+    def flattened(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if query.ndim <= 4 or arguments or options:
+            return attention(query, key, value, *arguments, **options)
+        lead = query.shape[:-3]
+        return attention(query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)).unflatten(0, lead)
+
+    F.scaled_dot_product_attention = flattened
+    try:
+        yield
+    finally:
+        F.scaled_dot_product_attention = attention

@@ -1,4 +1,4 @@
-"""How long a deployed policy takes, part by part, with the warm-up apart and the roofline of the machine beside it."""
+"""Latency of a deployed policy, part by part, with the warm-up apart."""
 
 import time
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from deploy_trt.runtime.policy import DeployedPolicy
-from deploy_trt.runtime.weights import layout, numpy_dtype
+from deploy_trt.runtime.weights import numpy_dtype
 from vla_rl.core.types import Observation
 
 PERCENTILES = (50, 90, 99)
@@ -55,30 +55,3 @@ def benchmark_policy(policy: DeployedPolicy, observation: Observation, calls: in
         of_step[name] = prefix[name] if name in prefix else backend.put(np.zeros(info.shape, numpy_dtype(info.dtype)))
     parts["step"] = time_calls(lambda: backend.run("step", of_step), calls)
     return parts
-
-
-def roofline(policy: DeployedPolicy, weights: bytes, bandwidth_gb_s: float) -> float:
-    """The least a chunk can take, ms: every weight read from memory once for the prefix and once for each step.
-
-    Args:
-        policy: its manifest says how many steps.
-        weights: content of the weights file.
-        bandwidth_gb_s: of the memory, measured (`memory_bandwidth`). Small policies live in the cache and beat it.
-    """
-    sizes = {name: size for name, (_, _, _, size) in layout(weights).items()}
-    of_steps = sum(size for name, size in sizes.items() if ".layers." in name or "action_" in name)
-    read = sum(sizes.values()) + max(policy.manifest.sampler.steps - 1, 0) * of_steps
-    return 1e3 * read / (bandwidth_gb_s * 1e9)
-
-
-def memory_bandwidth(megabytes: int = 256) -> float:
-    """GB/s that one core reads from memory: the best of a few sums over an array much larger than the caches."""
-    array = np.ones(megabytes * 2**20 // 8)
-    best_s = min(_timed(array.sum) for _ in range(5))
-    return array.nbytes / best_s / 1e9
-
-
-def _timed(call: Callable[[], object]) -> float:
-    started_s = time.perf_counter()
-    call()
-    return time.perf_counter() - started_s

@@ -12,8 +12,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +28,13 @@ _TIMEOUT_S = 1800
 RTX_REQUEST: dict[str, Any] = {
     "backend": "trt-rtx",
     "timing_cache": "",
-    "config": {"refit": False, "profiles": None, "without_gpu": True},
+    "without_gpu": True,
 }
 _BUILDER_SCRIPT = """
 import json, polygraphy, tensorrt_rtx as trt
 trt.Builder(trt.Logger())
 print(json.dumps({"version": trt.__version__, "compute_capability": 0}))
 """
-
-
-@dataclass(frozen=True)
-class BuildConfig:
-    """How engines are built.
-
-    Attributes:
-        refit: the weights can be replaced; costs some fusions.
-        profiles: input -> (smallest, usual, largest) shape, for inputs with axes of any size.
-        without_gpu: build for `RTX_WITHOUT_GPU` on the CPU (TensorRT-RTX only). Such engines cannot be refitted.
-    """
-
-    refit: bool = True
-    profiles: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] | None = None
-    without_gpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,39 +62,39 @@ def check_version(version: str) -> None:
         raise UserError(f"TensorRT {version} is too old; 10.x and 11.x are supported")
 
 
-def engine_key(deployment: Deployment, graph: str, library: tuple[BackendName, str, int], config: BuildConfig) -> str:
-    """Return the key of an engine.
+def engine_key(deployment: Deployment, graph: str, library: tuple[BackendName, str, int], without_gpu: bool) -> str:
+    """Return the key of an engine, which holds the weights that it was built with.
 
     Args:
-        deployment: Of the graph; an engine holds the weights that it was built with.
+        deployment: Of the graph.
         graph: Name of the graph.
         library: Backend, its version and the GPU's compute capability.
-        config: How it is built.
+        without_gpu: As of `build_engines`.
     """
     weights = deployment.manifest.weights
     contents = [deployment.manifest.graphs[graph].sha256, weights.sha256 if weights else ""]
-    return cache_key([contents, library, deployment.manifest.precision, config, code_digest("deploy_trt.build")])
+    return cache_key([contents, library, deployment.manifest.precision, without_gpu, code_digest("deploy_trt.build")])
 
 
-def build_engines(folder: Path, backend: BackendName, config: BuildConfig) -> list[BuiltEngine]:
+def build_engines(folder: Path, backend: BackendName, without_gpu: bool = False) -> list[BuiltEngine]:
     """Build the engines of a deployment, or find them.
 
     Args:
         folder: of the deployment; engines go to ``engines/KEY.engine`` in it.
         backend: ``trt`` or ``trt-rtx``.
-        config: how.
+        without_gpu: build for `RTX_WITHOUT_GPU` on the CPU (TensorRT-RTX only). Such engines cannot be refitted.
 
     Raises:
         UserError: if the library is missing or of a version that is refused, or a graph does not build.
     """
-    version, capability = _library(backend, config.without_gpu)
+    version, capability = _library(backend, without_gpu)
     deployment = Deployment.read(folder)
     engines = folder / "engines"
     engines.mkdir(exist_ok=True)
     built = []
     with materialised(deployment.graphs, deployment.weights) as graphs:
         for name in deployment.manifest.graphs:
-            key = engine_key(deployment, name, (backend, version, capability), config)
+            key = engine_key(deployment, name, (backend, version, capability), without_gpu)
             file = engines / f"{name}-{key}.engine"
             if file.exists():
                 built.append(BuiltEngine(name, file, cached=True, wall_s=0.0))
@@ -120,11 +104,10 @@ def build_engines(folder: Path, backend: BackendName, config: BuildConfig) -> li
                 "onnx": str(graphs / f"{name}.onnx"),
                 "engine": str(file),
                 "timing_cache": str(engines / f"timing-{backend}-{version}-{capability}.cache"),
-                "config": asdict(config),
+                "without_gpu": without_gpu,
             }
-            answer = run_worker(request)
-            built.append(BuiltEngine(name, file, cached=False, wall_s=answer["wall_s"]))
-    index = {"backend": backend, "version": version, "compute_capability": capability, "config": asdict(config)}
+            built.append(BuiltEngine(name, file, cached=False, wall_s=run_worker(request)["wall_s"]))
+    index: dict[str, Any] = {"backend": backend, "version": version, "compute_capability": capability}
     index["engines"] = {engine.graph: engine.file.name for engine in built}
     index["weights_sha256"] = deployment.manifest.weights.sha256 if deployment.manifest.weights else ""
     write_atomic(engines / f"{backend}.json", json.dumps(index, indent=1).encode())
@@ -190,40 +173,20 @@ def _worker(request: dict[str, Any]) -> dict[str, Any]:
     started_s = time.perf_counter()
     # TensorRT 11 and -RTX have no other kind of network; polygraphy passes the flag where it exists.
     builder, network, parser = network_from_onnx_path(request["onnx"], strongly_typed=True)
-    config = _builder_config(trt, builder, network, request)
-    cache_file = Path(request["timing_cache"])
-    if not request["config"]["without_gpu"]:
-        config.set_timing_cache(config.create_timing_cache(_read(cache_file)), ignore_mismatch=False)
-    engine = bytes(engine_bytes_from_network((builder, network, parser), config=config))
-    write_atomic(Path(request["engine"]), engine)
-    if not request["config"]["without_gpu"]:
-        write_atomic(cache_file, bytes(config.get_timing_cache().serialize()))
-    return {"wall_s": time.perf_counter() - started_s, "bytes": len(engine)}
-
-
-def _builder_config(trt: Any, builder: Any, network: Any, request: dict[str, Any]) -> Any:
-    options = request["config"]
     config = builder.create_builder_config()
-    if options["refit"] and not options["without_gpu"]:
-        config.set_flag(trt.BuilderFlag.REFIT)  # never REFIT_IDENTICAL: undefined for weights that changed
-    if options["without_gpu"]:
+    if request["without_gpu"]:
         config.num_compute_capabilities = 1
         config.set_compute_capability(getattr(trt.ComputeCapability, RTX_WITHOUT_GPU), 0)
-    profile = builder.create_optimization_profile()
-    shapes: dict[str, Sequence[Sequence[int]]] = options["profiles"] or {}
-    for index in range(network.num_inputs):
-        tensor = network.get_input(index)
-        if -1 not in tuple(tensor.shape):
-            continue
-        if tensor.name not in shapes:
-            raise SystemExit(f"Error: input {tensor.name} has axes of any size; name its shapes in `profiles`")
-        profile.set_shape(tensor.name, *shapes[tensor.name])
-    config.add_optimization_profile(profile)
-    return config
-
-
-def _read(file: Path) -> bytes:
-    return file.read_bytes() if file.exists() else b""
+    else:
+        config.set_flag(trt.BuilderFlag.REFIT)  # never REFIT_IDENTICAL: undefined for weights that changed
+        cache_file = Path(request["timing_cache"])
+        timings = cache_file.read_bytes() if cache_file.exists() else b""
+        config.set_timing_cache(config.create_timing_cache(timings), ignore_mismatch=False)
+    engine = bytes(engine_bytes_from_network((builder, network, parser), config=config))
+    write_atomic(Path(request["engine"]), engine)
+    if not request["without_gpu"]:
+        write_atomic(cache_file, bytes(config.get_timing_cache().serialize()))
+    return {"wall_s": time.perf_counter() - started_s, "bytes": len(engine)}
 
 
 if __name__ == "__main__":

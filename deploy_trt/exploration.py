@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy_trt.build import BuildConfig, build_engines
+from deploy_trt.build import build_engines
 from deploy_trt.export.policies import export_policy
 from deploy_trt.quantize import ORT_MODES, quantize_deployment
 from deploy_trt.runtime import DeployedPolicy, load_deployed
@@ -70,7 +70,7 @@ class ExplorationPolicies:
         folder = Path(self._folder.name) / self.precision
         # Whether a young policy survives quantising shows in its episodes, not in a threshold.
         quantize_deployment(newest.folder, folder, self.precision, self._observations, check=False)
-        return _load(folder, self._backend)
+        return load_deployed(folder, require=self._backend)
 
     def _refreshed(self, checkpoint: Path) -> DeployedPolicy | None:
         """The policy that acts, with the weights of a checkpoint; None if its graphs cannot take them."""
@@ -87,11 +87,5 @@ class ExplorationPolicies:
         model, meta = load_model(checkpoint)
         export_policy(model, folder, meta, policy_folder=checkpoint)
         if self._backend == "trt":
-            build_engines(folder, "trt", BuildConfig())
-        return _load(folder, self._backend)
-
-
-def _load(folder: Path, backend: BackendName) -> DeployedPolicy:
-    policy = load_deployed(folder, require=backend)
-    assert isinstance(policy, DeployedPolicy)
-    return policy
+            build_engines(folder, "trt")
+        return load_deployed(folder, require=self._backend)

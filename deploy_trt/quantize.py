@@ -4,7 +4,6 @@ Calibration takes real observations. Without any it fails: numbers from dummy da
 is compared with the float32 deployment that it was made from, and refused if it is another policy.
 """
 
-import hashlib
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from deploy_trt.runtime.backend import Backend, Value
+from deploy_trt.runtime.backend import Value
 from deploy_trt.runtime.folder import Deployment, materialised
 from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference
-from deploy_trt.runtime.manifest import FileInfo, GraphInfo, Manifest, save_manifest
+from deploy_trt.runtime.manifest import save_manifest, write_digested
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.program import probe_actions
@@ -27,30 +26,21 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.types import Observation
 
 ORT_MODES = ("int8-dynamic", "int8-static")
-MODELOPT_MODES = {"fp8": "fp8", "int8": "int8", "int4": "int4"}
+MODELOPT_MODES = ("fp8", "int8", "int4")
 FULL_PRECISION = ("time", "selection")  # the one runs once per weights, the other decides
 _MODELOPT_TIMEOUT_S = 3600
 
 Feeds = dict[str, list[dict[str, Array]]]
 
 
-class RecordingBackend(Backend):
-    """Another backend, with every input that a graph ever got."""
+class RecordingBackend(OrtBackend):
+    """Keeps every input that a graph ever got."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.name, self._backend = backend.name, backend
-        self.feeds: Feeds = {}
-
-    def put(self, array: Array) -> Value:
-        return self._backend.put(array)
-
-    def get(self, value: Value) -> Array:
-        return self._backend.get(value)
+    feeds: Feeds
 
     def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
-        seen = {name: np.array(self._backend.get(value)) for name, value in feeds.items()}
-        self.feeds.setdefault(graph, []).append(seen)
-        return self._backend.run(graph, feeds)
+        self.feeds.setdefault(graph, []).append({name: np.array(self.get(value)) for name, value in feeds.items()})
+        return super().run(graph, feeds)
 
 
 def record_feeds(deployment: Deployment, observations: Sequence[Observation]) -> Feeds:
@@ -64,7 +54,8 @@ def record_feeds(deployment: Deployment, observations: Sequence[Observation]) ->
             "calibration needs real observations, found none; give an episode store of this robot. "
             "Random inputs would give scales that no real input has"
         )
-    backend = RecordingBackend(OrtBackend("ort-cpu", deployment.graphs, deployment.weights))
+    backend = RecordingBackend("ort-cpu", deployment.graphs, deployment.weights)
+    backend.feeds = {}
     policy = DeployedPolicy(deployment.program(backend), deployment.folder)
     for observation in observations:
         policy.infer(observation)
@@ -104,12 +95,12 @@ def quantize_deployment(
             f"there is no quantisation {mode!r}.{did_you_mean(mode, [*ORT_MODES, *MODELOPT_MODES])} "
             "NVFP4 has no ONNX quantiser in ModelOpt; it is quantised in torch"
         )
-    needs_feeds = mode != "int8-dynamic"
-    feeds = record_feeds(deployment, observations) if needs_feeds else {}
-    quantizers: dict[str, Callable[[Path, Path], None]] = {}
-    for name in deployment.graphs:
-        if name not in FULL_PRECISION:
-            quantizers[name] = _quantizer(mode, feeds.get(name, []), modelopt_python)
+    feeds = {} if mode == "int8-dynamic" else record_feeds(deployment, observations)
+    quantizers = {
+        name: _quantizer(mode, feeds.get(name, []), modelopt_python)
+        for name in deployment.graphs
+        if name not in FULL_PRECISION
+    }
     graphs = _converted(deployment, quantizers)
     if mode in ORT_MODES:
         program = deployment.program(OrtBackend("ort-cpu", graphs, None))
@@ -197,43 +188,29 @@ def _modelopt(source: Path, target: Path, mode: str, feeds: list[dict[str, Array
     np.savez(
         calibration, allow_pickle=False, **{name: np.concatenate([row[name] for row in feeds]) for name in feeds[0]}
     )
-    command = [
-        str(python),
-        "-m",
-        "modelopt.onnx.quantization",
-        "--onnx_path",
-        str(source),
-        "--output_path",
-        str(target),
-    ]
-    command += ["--quantize_mode", MODELOPT_MODES[mode], "--calibration_data_path", str(calibration)]
-    command += ["--high_precision_dtype", "fp32"]
+    options = {
+        "onnx_path": source,
+        "output_path": target,
+        "quantize_mode": mode,
+        "calibration_data_path": calibration,
+        "high_precision_dtype": "fp32",
+    }
+    command = [str(python), "-m", "modelopt.onnx.quantization"]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_MODELOPT_TIMEOUT_S)
     if done.returncode or not target.exists():
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"ModelOpt did not quantise {source.stem}: {reason[:300]}")
 
 
-def _write(deployment: Deployment, out: Path, mode: str, graphs: Mapping[str, bytes]) -> Manifest:
+def _write(deployment: Deployment, out: Path, mode: str, graphs: Mapping[str, bytes]) -> None:
     out.mkdir(parents=True, exist_ok=True)
+    old = deployment.manifest
     infos = {}
     for name, content in graphs.items():
-        old, digest = deployment.manifest.graphs[name], hashlib.sha256(content).hexdigest()
-        file = f"{name}-{digest[:16]}.onnx"
-        write_atomic(out / file, content)
-        infos[name] = GraphInfo(file, digest, old.inputs, old.outputs)
-    probes = deployment.manifest.probes
-    for file in (probes.file, deployment.manifest.text.file):
-        if file:
-            write_atomic(out / file, (deployment.folder / file).read_bytes())
-    source = {**deployment.manifest.source, "quantised_from": deployment.folder.name}
-    manifest = replace(
-        deployment.manifest,
-        precision=mode,
-        graphs=infos,
-        weights=None,
-        probes=FileInfo(probes.file, probes.sha256),
-        source=source,
-    )
-    save_manifest(out, manifest)
-    return manifest
+        written = write_digested(out, name, ".onnx", content)
+        infos[name] = replace(old.graphs[name], file=written.file, sha256=written.sha256)
+    for file in filter(None, (old.probes.file, old.text.file)):
+        write_atomic(out / file, (deployment.folder / file).read_bytes())
+    source = {**old.source, "quantised_from": deployment.folder.name}
+    save_manifest(out, replace(old, precision=mode, graphs=infos, weights=None, source=source))

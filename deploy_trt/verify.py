@@ -72,8 +72,7 @@ def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[b
 
 def _robot_units(manifest: Manifest, ours: Sequence[Array], theirs: Sequence[Array]) -> Rung:
     """The whole chunk as the robot gets it: on average within a part of the usual size of each dimension."""
-    action, first = Normalization(manifest.action), manifest.sampler.first_action
-    chunk = np.s_[..., first : first + manifest.horizon, : manifest.spec.action_dim]
+    action, chunk = Normalization(manifest.action), np.s_[..., : manifest.horizon, : manifest.spec.action_dim]
     pairs = zip(ours, theirs, strict=True)
     gaps = np.stack([np.abs(action.denormalize(a[chunk]) - action.denormalize(b[chunk])) for a, b in pairs])
     gaps = gaps.reshape(-1, gaps.shape[-1])

@@ -13,12 +13,12 @@ from deploy_trt.export.flow_vla import Precision, flow_vla_graphs
 from deploy_trt.export.graph import ExportedGraph, split_weights
 from deploy_trt.export.selection import selection_spec
 from deploy_trt.runtime.manifest import (
-    Affine,
     FileInfo,
     GraphInfo,
     Manifest,
     SamplerInfo,
     TextInfo,
+    normalization_of,
     remove_stale,
     save_manifest,
     write_digested,
@@ -32,7 +32,7 @@ from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation
-from vla_rl.policies.base import Indicator, flat_features
+from vla_rl.policies.base import flat_features
 from vla_rl.policies.best_of_n import BestOfN, best_index
 from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.encoders import VOCABULARY
@@ -72,7 +72,6 @@ def export_flow_vla(
     if policy_folder is not None and (critic := read_critic(policy_folder)) is not None:
         selector = load_selector(policy_folder / CRITIC_FOLDER, model)
     config, spec, statistics = model.config, model.spec, model.statistics
-    levels = [(dim, statistics.action.low[dim], statistics.action.high[dim]) for dim in statistics.discrete_dims]
     candidates = 0 if selector is None else selector.config.num_samples
     graphs = flow_vla_graphs(model, precision, unrolled, candidates)
     selection = [] if selector is None else [selection_spec(model, selector).export()]
@@ -86,11 +85,7 @@ def export_flow_vla(
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
-        state=Affine.of(statistics.state),
-        action=Affine.of(statistics.action, statistics.discrete_dims),
-        state_mean=statistics.state.mean,
-        action_mean=statistics.action.mean,
-        discrete=tuple(levels),
+        **normalization_of(statistics),
         text=_text(model, folder),
         sampler=SamplerInfo(
             kind="unrolled" if unrolled else "flow",
@@ -162,31 +157,28 @@ def flow_vla_probes(
     rows: list[dict[str, Array]] = []
     for index, observation in enumerate(observations or random_observations(model.spec, model.statistics.state)):
         images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
-        raw_state, text = torch.from_numpy(observation.state)[None], model.tokenize([observation.task])
-        prefixes = [model.encode(images, raw_state, text, indicator) for indicator in _indicators(model)]
+        text = model.tokenize([observation.task])
         noise_rows = config.horizon if selector is None else selector.noise_rows(config.horizon)
         noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
-        tick = torch.tensor([float(observation.tick)])
-        features = flat_features(*model.features(images, raw_state, text))
+        seen = model.features(images, torch.from_numpy(observation.state)[None], text)
         starts = noise if selector is None else selector.starts(noise)[0]
-        prefixes, actions = [prefix.repeat(len(starts)) for prefix in prefixes], starts
+        prefix, unconditional = model.acting_prefixes(*seen)
+        prefix, actions = prefix.repeat(len(starts)), starts
+        unconditional = None if unconditional is None else unconditional.repeat(len(starts))
         for step in range(config.sampling_steps):
             time = torch.full(actions.shape[:2], step / config.sampling_steps)
-            velocity = model.guided_velocity(actions, time, prefixes[0], prefixes[1] if len(prefixes) > 1 else None)
-            actions = actions + velocity / config.sampling_steps
-        row: dict[str, Array] = {f"input.image.{name}": image.numpy() for name, image in images.items()}
-        row |= {"input.state": state.network_input(observation.state)[None], "input.text": text.numpy()}
-        if selector is None:
-            row |= {"noise": starts.numpy(), "actions": actions.numpy()}
-        else:
-            row |= {"noise": starts[None].numpy(), "actions": actions[None].numpy()}
-            row |= {"features": features.numpy(), "selection_noise": noise.numpy()}
+            actions = actions + model.guided_velocity(actions, time, prefix, unconditional) / config.sampling_steps
+        row = {f"input.image.{name}": image for name, image in images.items()}
+        row |= {"input.state": torch.from_numpy(state.network_input(observation.state))[None], "input.text": text}
+        row |= {"noise": starts, "actions": actions}
+        if selector is not None:
+            features, tick = flat_features(*seen), torch.tensor([float(observation.tick)])
             drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
             executed, values = selector.judged(model, features, tick, noise, drawn, free, 0)
             chosen = best_index(executed, values)
-            row |= {"tick": tick.numpy(), "values": values.numpy(), "chosen": chosen.numpy()}
-            row["executed"] = executed[[0], chosen].numpy()
-        rows.append(row)
+            row |= {"noise": starts[None], "actions": actions[None], "features": features, "selection_noise": noise}
+            row |= {"tick": tick, "values": values, "chosen": chosen, "executed": executed[[0], chosen]}
+        rows.append({name: tensor.numpy() for name, tensor in row.items()})
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -203,13 +195,6 @@ def random_observations(spec: PolicySpec, state: VectorStatistics) -> list[Obser
         )
         for tick in range(PROBES)
     ]
-
-
-def _indicators(model: FlowVLA) -> list[torch.Tensor | None]:
-    if not model.config.indicator:
-        return [None]
-    positive = torch.tensor([int(Indicator.POSITIVE)])
-    return [positive, torch.tensor([int(Indicator.NONE)])] if model.config.guidance_scale != 1.0 else [positive]
 
 
 def _text(model: FlowVLA, folder: Path) -> TextInfo:

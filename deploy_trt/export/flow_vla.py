@@ -5,7 +5,7 @@ Normalisation, noise, the loop and discrete dimensions are the runtime's. The in
 whatever the precision of the network: in half precision its rounding errors add up to other actions.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -124,31 +124,25 @@ def flow_vla_graphs(
     if unrolled:
         if model.config.guidance_scale != 1.0 or precision != "fp32":
             raise UserError("an unrolled graph is in fp32 and has no classifier-free guidance; leave --unrolled out")
-        return [unrolled_spec(model).export()]
-    time = time_spec(model)
+        noise = torch.randn(1, model.config.horizon, model.spec.action_dim)
+        inputs = {"noise": noise, **_example_inputs(model)}
+        return [GraphSpec("policy", UnrolledGraph(model), inputs, ["actions"]).export()]
+    times = torch.rand(model.config.sampling_steps, model.config.horizon)
+    time = GraphSpec("time", TimeGraph(model), {"time": times}, ["time_modulation"])
     exported = [time.export()]
     with torch.no_grad():
-        modulation = time.module(*time.inputs.values())[0]
+        modulation = time.module(times)[0]
     with _cast(model, DTYPES[precision]):
-        exported += [spec.export() for spec in flow_vla_specs(model, modulation, candidates)]
+        exported += [spec.export() for spec in _prefix_and_step(model, modulation, candidates)]
     return exported
 
 
-def unrolled_spec(model: FlowVLA) -> GraphSpec:
-    """The graph of everything."""
-    noise = torch.randn(1, model.config.horizon, model.spec.action_dim)
-    return GraphSpec("policy", UnrolledGraph(model), {"noise": noise, **example_inputs(model)}, ["actions"])
-
-
-def time_spec(model: FlowVLA) -> GraphSpec:
-    """The graph of the flow times."""
-    times = torch.rand(model.config.sampling_steps, model.config.horizon)
-    return GraphSpec("time", TimeGraph(model), {"time": times}, ["time_modulation"])
-
-
-def flow_vla_specs(model: FlowVLA, time_modulation: Tensor, candidates: int = 0) -> list[GraphSpec]:
+def _prefix_and_step(model: FlowVLA, time_modulation: Tensor, candidates: int) -> list[GraphSpec]:
     """The graphs of the observation and of a step."""
-    inputs, names = example_inputs(model), [*prefix_outputs(model), *(["features"] if candidates else [])]
+    layers = range(len(model.expert.layers))
+    read = [*(f"key.{i}" for i in layers), *(f"value.{i}" for i in layers), "modulation"]
+    read += ["mask"] if _masked(model) else []
+    inputs, names = _example_inputs(model), [*read, *(["features"] if candidates else [])]
     prefix = PrefixGraph(model, shows_features=candidates > 0)
     with torch.no_grad():
         seen = dict(zip(names, prefix(*inputs.values()), strict=True))
@@ -157,7 +151,7 @@ def flow_vla_specs(model: FlowVLA, time_modulation: Tensor, candidates: int = 0)
         "actions": torch.randn(1 + candidates, horizon, model.spec.action_dim),
         "time_modulation": time_modulation,
         "step_size": torch.rand(1, horizon),
-        **{name: seen[name] for name in prefix_outputs(model)},
+        **{name: seen[name] for name in read},
     }
     step = StepGraph(model, seen["key.0"].shape[2])
     return [
@@ -166,7 +160,7 @@ def flow_vla_specs(model: FlowVLA, time_modulation: Tensor, candidates: int = 0)
     ]
 
 
-def example_inputs(model: FlowVLA) -> dict[str, Tensor]:
+def _example_inputs(model: FlowVLA) -> dict[str, Tensor]:
     """Inputs of ``prefix``, batch 1."""
     spec = model.spec
     inputs = {
@@ -176,13 +170,6 @@ def example_inputs(model: FlowVLA) -> dict[str, Tensor]:
     if model.config.indicator:
         inputs["indicator"] = torch.tensor([int(Indicator.POSITIVE)])
     return inputs
-
-
-def prefix_outputs(model: FlowVLA) -> Sequence[str]:
-    """Names of what ``prefix`` gives and ``step`` takes."""
-    layers = range(len(model.expert.layers))
-    mask = ["mask"] if _masked(model) else []
-    return [*(f"key.{i}" for i in layers), *(f"value.{i}" for i in layers), "modulation", *mask]
 
 
 def _masked(model: FlowVLA) -> bool:

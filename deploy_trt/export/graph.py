@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, TensorInfo
@@ -53,34 +52,24 @@ class GraphSpec:
     outputs: Sequence[str]
 
     def export(self) -> ExportedGraph:
-        """The graph. A wrapping module holds its policy as ``policy``, which is no part of weight names."""
-        return export_module(self.name, self.module, self.inputs, self.outputs, strip="policy.")
+        """The graph."""
+        return export_module(self.name, self.module, self.inputs, self.outputs)
 
 
-def export_module(
-    name: str,
-    module: nn.Module,
-    inputs: Mapping[str, Tensor],
-    outputs: Sequence[str],
-    dynamic_axes: Mapping[str, Mapping[int, str]] | None = None,
-    strip: str = "",
-) -> ExportedGraph:
+def export_module(name: str, module: nn.Module, inputs: Mapping[str, Tensor], outputs: Sequence[str]) -> ExportedGraph:
     """Export a module's ``forward``.
 
     Args:
         name: of the graph.
-        module: its parameters must be trained or perturbed: a fresh initialisation hides mistakes (zeros, ones).
+        module: its parameters must be trained or perturbed: a fresh initialisation hides mistakes (zeros, ones). A
+            wrapping module holds its policy as ``policy``, which is no part of weight names.
         inputs: names -> example tensors, in the order of ``forward``'s arguments.
         outputs: names of what ``forward`` returns: a tensor, or a flat tuple of them.
-        dynamic_axes: input -> {axis: symbol} that may vary; all other axes are fixed, and checked to be.
-        strip: taken off the beginning of weight names: the name of the policy inside a wrapping module.
 
     Raises:
         UserError: if an input is not used, an axis came out other than asked for, or a weight lost its name.
     """
-    dynamic = dynamic_axes or {}
-    shapes = [dict.fromkeys(dynamic[key], torch.export.Dim.DYNAMIC) if dynamic.get(key) else None for key in inputs]
-    with quiet_exporter(), _operators_read_once(), _attention_in_four_dimensions(), torch.no_grad():
+    with quiet_exporter(), _operators_read_once(), torch.no_grad():
         program = torch.onnx.export(
             module.eval(),
             tuple(inputs.values()),
@@ -89,17 +78,24 @@ def export_module(
             opset_version=OPSET,
             input_names=list(inputs),
             output_names=list(outputs),
-            dynamic_shapes=tuple(shapes) if dynamic else None,
             verbose=False,
         )
     assert program is not None
     model: Any = program.model
-    weights = _named_weights(name, model, set(module.state_dict()), strip)
+    weights = _named_weights(name, model, set(module.state_dict()))
     with quiet_exporter():
         _fold_constants(model, weights)
     _forget_origin(model)
     found_inputs = {value.name: _info(value) for value in model.graph.inputs}
-    _check_inputs(name, model, inputs, dynamic, found_inputs)
+    for value in model.graph.inputs:
+        if not value.uses():
+            raise UserError(f"graph {name!r} does not use its input {value.name!r}; leave it out, engines drop it")
+    for key, tensor in inputs.items():
+        if key not in found_inputs or found_inputs[key].shape != tuple(tensor.shape):
+            raise UserError(
+                f"graph {name!r}: input {key!r} was asked for with shape {list(tensor.shape)} and came out as "
+                f"{list(found_inputs[key].shape) if key in found_inputs else 'nothing'}; the exporter changed an axis"
+            )
     return ExportedGraph(
         name, model, weights, found_inputs, {value.name: _info(value) for value in model.graph.outputs}
     )
@@ -131,14 +127,14 @@ def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], by
     return serialized, content
 
 
-def _named_weights(graph: str, model: Any, known: set[str], strip: str) -> dict[str, Array]:
+def _named_weights(graph: str, model: Any, known: set[str]) -> dict[str, Array]:
     """Give weights the names that they have in training; all of them."""
     initializers = model.graph.initializers
     weights: dict[str, Array] = {}
     for name in list(initializers):
         if name not in known:
             continue
-        new = name.removeprefix(strip)
+        new = name.removeprefix("policy.")
         if new != name:
             value = initializers.pop(name)
             value.name = new
@@ -189,25 +185,6 @@ def _forget_origin(model: Any) -> None:
     model.graph.metadata_props.clear()
 
 
-def _check_inputs(
-    graph: str,
-    model: Any,
-    asked: Mapping[str, Tensor],
-    dynamic: Mapping[str, Mapping[int, str]],
-    found: Mapping[str, TensorInfo],
-) -> None:
-    for value in model.graph.inputs:
-        if not value.uses():
-            raise UserError(f"graph {graph!r} does not use its input {value.name!r}; leave it out, engines drop it")
-    for key, tensor in asked.items():
-        expected = tuple(-1 if axis in dynamic.get(key, {}) else size for axis, size in enumerate(tensor.shape))
-        if key not in found or found[key].shape != expected:
-            raise UserError(
-                f"graph {graph!r}: input {key!r} was asked for with shape {list(expected)} and came out as "
-                f"{list(found[key].shape) if key in found else 'nothing'}; the exporter froze or freed an axis"
-            )
-
-
 def _info(value: Any) -> TensorInfo:
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
     return TensorInfo(np.dtype(numpy_dtype(value.dtype.numpy().name)).name, shape)
@@ -232,24 +209,6 @@ def _operators_read_once() -> Iterator[None]:
         yield
     finally:
         registry.from_torchlib = ordinary
-
-
-@contextlib.contextmanager
-def _attention_in_four_dimensions() -> Iterator[None]:
-    """The exporter knows attention over [B, heads, N, size] only; of more dimensions the first ones become one."""
-    attention = F.scaled_dot_product_attention
-
-    def flattened(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        if query.ndim <= 4 or arguments or options:
-            return attention(query, key, value, *arguments, **options)
-        lead = query.shape[:-3]
-        return attention(query.flatten(0, -4), key.flatten(0, -4), value.flatten(0, -4)).unflatten(0, lead)
-
-    F.scaled_dot_product_attention = flattened
-    try:
-        yield
-    finally:
-        F.scaled_dot_product_attention = attention
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from deploy_trt.export.lerobot_graphs import (
     SmolVLAPrefix,
     VlaStep,
 )
-from deploy_trt.export.reference import ModuleBackend
+from deploy_trt.runtime.backend import Backend, Value
 from deploy_trt.runtime.manifest import Affine, GraphInfo, Manifest, SamplerInfo, TensorInfo, TextInfo
 from deploy_trt.runtime.program import Program
 from deploy_trt.runtime.units import Normalization
@@ -63,7 +63,16 @@ def export_lerobot(
     keys = [_IMAGE_PREFIX + camera for camera in spec.cameras]
     if list(policy.config.image_features) != keys:
         raise UserError(f"the policy sees {list(policy.config.image_features)}, the robot has {keys}, in this order")
-    specs, sampler, horizon = lerobot_specs(policy.eval(), spec, image_statistics or {})
+    policy.eval()
+    images = {
+        f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras
+    }
+    inputs = {**images, "state": torch.randn(1, spec.state_dim)}
+    if kind in ("smolvla", "pi0"):
+        specs, sampler, horizon = _vla(policy, spec, inputs)
+    else:
+        normalizations = _image_normalizations(policy, spec, image_statistics or {})
+        specs, sampler, horizon = (_act if kind == "act" else _diffusion)(policy, spec, inputs, normalizations)
     if kind in ("smolvla", "pi0"):
         if tokenizer is None:
             raise UserError(f"{kind} reads its task with a tokenizer; give the path of its tokenizer.json")
@@ -78,7 +87,7 @@ def export_lerobot(
         spec=spec,
         horizon=horizon,
         precision="fp32",
-        graphs={graph.name: graph_info(graph) for graph in specs},
+        graphs={graph.name: _before_export(graph) for graph in specs},
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
@@ -91,26 +100,8 @@ def export_lerobot(
         sampler=sampler,
         source={"meta": dict(meta or {})},
     )
-    probes = module_probes(manifest, specs, statistics.state)
+    probes = _module_probes(manifest, specs, statistics.state)
     return save_deployment(folder, manifest, [graph.export() for graph in specs], probes)
-
-
-def lerobot_specs(
-    policy: Any, spec: PolicySpec, image_statistics: Mapping[str, tuple[Sequence[float], Sequence[float]]]
-) -> tuple[list[GraphSpec], SamplerInfo, int]:
-    """Graphs, sampler and chunk length of a policy."""
-    images = {
-        f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras
-    }
-    inputs = {**images, "state": torch.randn(1, spec.state_dim)}
-    kind = policy.config.type
-    if kind in ("act", "diffusion"):
-        normalizations = _image_normalizations(policy, spec, image_statistics)
-        if kind == "act":
-            horizon = policy.config.chunk_size
-            return [GraphSpec("policy", ActGraph(policy, normalizations), inputs, ["actions"])], _direct(spec), horizon
-        return _diffusion(policy, spec, inputs, normalizations)
-    return _vla(policy, spec, inputs)
 
 
 def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
@@ -136,18 +127,21 @@ def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
     return Affine(tuple(offset.tolist()), tuple(scale.tolist()), () if name == "IDENTITY" else statistics.limit)
 
 
-def graph_info(graph: GraphSpec) -> GraphInfo:
+def _before_export(graph: GraphSpec) -> GraphInfo:
     """What is known of a graph before it is exported."""
-    inputs = {name: _tensor_info(tensor) for name, tensor in graph.inputs.items()}
+    inputs = {
+        name: TensorInfo(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+        for name, tensor in graph.inputs.items()
+    }
     return GraphInfo("", "", inputs, {name: TensorInfo("float32", ()) for name in graph.outputs})
 
 
-def module_probes(manifest: Manifest, specs: Sequence[GraphSpec], state: VectorStatistics) -> dict[str, Array]:
+def _module_probes(manifest: Manifest, specs: Sequence[GraphSpec], state: VectorStatistics) -> dict[str, Array]:
     """Probes of a policy whose modules are the reference, see `save_deployment`."""
     program, sampler = Program(manifest, ModuleBackend(specs)), manifest.sampler
     normalization = Normalization(manifest.state)
     rng = np.random.default_rng(0)
-    columns: dict[str, list[Array]] = {}
+    rows: list[dict[str, Array]] = []
     for index, observation in enumerate(random_observations(manifest.spec, state)):
         inputs: dict[str, Array] = {f"image.{name}": image[None] for name, image in observation.images.items()}
         inputs["state"] = normalization.network_input(observation.state)[None]
@@ -161,14 +155,36 @@ def module_probes(manifest: Manifest, specs: Sequence[GraphSpec], state: VectorS
             row["step_noise"] = rng.standard_normal((1, sampler.steps, sampler.horizon, sampler.width), np.float32)
         fresh = row.get("step_noise")
         drawn = program.sample(inputs, row["noise"], step_noise=None if fresh is None else fresh[0])
-        row["actions"] = np.array(drawn.actions)
-        for name, array in row.items():
-            columns.setdefault(name, []).append(array)
-    return {name: np.concatenate(arrays) for name, arrays in columns.items()}
+        rows.append({**row, "actions": np.array(drawn.actions)})
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def _direct(spec: PolicySpec) -> SamplerInfo:
-    return SamplerInfo("direct", width=spec.action_dim)
+class ModuleBackend(Backend):
+    """Runs the modules that graphs are made of: the same sampling loop in torch."""
+
+    def __init__(self, specs: Sequence[GraphSpec]) -> None:
+        self.name = "torch"
+        self._specs = {spec.name: spec for spec in specs}
+
+    def put(self, array: Array) -> Value:
+        return torch.from_numpy(np.array(array))
+
+    def get(self, value: Value) -> Array:
+        array: Array = value.numpy()
+        return array
+
+    @torch.no_grad()
+    def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        spec = self._specs[graph]
+        outputs = spec.module(*(feeds[name] for name in spec.inputs))
+        return dict(zip(spec.outputs, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
+
+
+def _act(
+    policy: Any, spec: PolicySpec, inputs: dict[str, Tensor], normalizations: list[ImageNormalization]
+) -> tuple[list[GraphSpec], SamplerInfo, int]:
+    graph = GraphSpec("policy", ActGraph(policy, normalizations), inputs, ["actions"])
+    return [graph], SamplerInfo("direct", width=spec.action_dim), policy.config.chunk_size
 
 
 def _diffusion(
@@ -276,7 +292,3 @@ def _image_normalizations(
         mean, std = image_statistics[camera] if mode == "MEAN_STD" else ((0.0,) * 3, (1.0,) * 3)
         normalizations.append(ImageNormalization(torch.tensor(mean), torch.tensor(std) + _STD_EPSILON))
     return normalizations
-
-
-def _tensor_info(tensor: Tensor) -> TensorInfo:
-    return TensorInfo(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))

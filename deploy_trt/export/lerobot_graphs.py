@@ -31,35 +31,36 @@ class ImageNormalization(nn.Module):
         return (to_unit_range(image) - self.mean) / self.std
 
 
-class ActGraph(nn.Module):
-    """act: images and normalised state -> normalised actions [1, H, A], in one go."""
+class _Normalizing(nn.Module):
+    """A graph that normalizes each camera's images."""
 
     def __init__(self, policy: Any, normalizations: Sequence[ImageNormalization]) -> None:
         super().__init__()
         self.policy = policy
         self.normalizations = nn.ModuleList(normalizations)
+
+    def normalized(self, images: Sequence[Tensor]) -> list[Tensor]:
+        return [normalize(image) for normalize, image in zip(self.normalizations, images, strict=True)]
+
+
+class ActGraph(_Normalizing):
+    """act: images and normalised state -> normalised actions [1, H, A], in one go."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         *images, state = inputs
-        seen = [normalize(image) for normalize, image in zip(self.normalizations, images, strict=True)]
-        actions: Tensor = self.policy.model({"observation.state": state, "observation.images": seen})[0]
+        batch = {"observation.state": state, "observation.images": self.normalized(images)}
+        actions: Tensor = self.policy.model(batch)[0]
         return actions
 
 
-class DiffusionPrefix(nn.Module):
+class DiffusionPrefix(_Normalizing):
     """diffusion: images and normalised state -> the condition of the U-Net, [1, C]."""
-
-    def __init__(self, policy: Any, normalizations: Sequence[ImageNormalization]) -> None:
-        super().__init__()
-        self.policy = policy
-        self.normalizations = nn.ModuleList(normalizations)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         *images, state = inputs
         batch = {"observation.state": state[:, None]}
-        if images:
-            seen = [normalize(image) for normalize, image in zip(self.normalizations, images, strict=True)]
-            batch["observation.images"] = torch.stack(seen, 1)[:, None]  # [B, 1 observation, cameras, 3, H, W]
+        if images:  # [B, 1 observation, cameras, 3, H, W]
+            batch["observation.images"] = torch.stack(self.normalized(images), 1)[:, None]
         condition: Tensor = self.policy.diffusion._prepare_global_conditioning(batch)
         return condition
 

@@ -1,7 +1,6 @@
 """A deployment folder -> a policy on the best backend that works here, and one line on what is missing."""
 
 import logging
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.probe import ORDER, BackendName, probe
 from deploy_trt.runtime.program import Program, probe_actions, probe_selections
 from vla_rl.core.errors import CheckpointError, UserError, did_you_mean, one_line
-from vla_rl.core.protocols import Policy
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +22,6 @@ COSTS = {
     "trt-rtx": "the fastest backend on a GeForce RTX GPU",
     "ort-cuda": "the GPU, without TensorRT's kernels",
     "ort-cpu": "the CPU: fast for small policies, too slow for large ones",
-    "torch": "the policy as it was trained, several times slower and with torch on the robot",
 }
 
 
@@ -34,7 +31,7 @@ def check_name(backend: str) -> None:
         raise UserError(f"there is no backend {backend!r}.{did_you_mean(backend, ORDER)}")
 
 
-def open_backend(deployment: Deployment, name: BackendName, threads: int = 1) -> Backend:
+def open_backend(deployment: Deployment, name: BackendName) -> Backend:
     """The graphs of a deployment on a backend.
 
     Raises:
@@ -48,26 +45,16 @@ def open_backend(deployment: Deployment, name: BackendName, threads: int = 1) ->
             return TrtBackend.open(name, deployment.folder, deployment.manifest)
         except ImportError as error:
             raise UserError(f"{name} needs {error.name}, which is not installed; see docs/deployment.md") from error
-    return OrtBackend(name, deployment.graphs, deployment.weights, threads)
+    return OrtBackend(name, deployment.graphs, deployment.weights)
 
 
-def load_deployed(
-    folder: Path,
-    require: BackendName | None = None,
-    threads: int = 1,
-    torch_policy: Callable[[], Policy] | None = None,
-) -> Policy:
+def load_deployed(folder: Path, require: BackendName | None = None) -> DeployedPolicy:
     """The policy in a deployment folder, ready to act.
 
     Args:
         folder: as `deploy_trt.export.save_deployment` wrote it.
-        require: use this backend and no other; None: the first of TensorRT, TensorRT-RTX, ONNX Runtime on CUDA, on the
-            CPU, and torch that works.
-        threads: of one inference on the CPU.
-        torch_policy: makes the policy in torch, for where nothing else works; a robot computer has none.
-
-    Returns:
-        a `DeployedPolicy`, or what ``torch_policy`` made.
+        require: use this backend and no other; None: the first of TensorRT, TensorRT-RTX, ONNX Runtime on CUDA and on
+            the CPU that works.
 
     Raises:
         UserError: if the backend that is required does not work, or none does, with the reason of each.
@@ -77,38 +64,21 @@ def load_deployed(
         check_name(require)
     deployment = Deployment.read(folder)
     missing: dict[str, str] = {}
-    failed: list[str] = []
+    failed: dict[str, str] = {}  # works here, and could not open the folder
     for name in ORDER if require is None else (require,):
-        found = probe(name) if name != "torch" or torch_policy else None
-        if found is None:
-            missing[name] = "no checkpoint was given"
-        elif not found.works:
+        if not (found := probe(name)).works:
             missing[name] = found.reason
-        else:
-            try:
-                policy = _open(deployment, name, threads, torch_policy)
-            except UserError as error:
-                missing[name] = str(error)
-                failed.append(name)
-                continue
-            logger.info(_sentence(name, missing))
-            return policy
-    raise UserError(f"no backend runs {folder}: {_reasons(missing, failed)}")
-
-
-def _reasons(missing: dict[str, str], failed: Sequence[str]) -> str:
-    """Return why no backend runs: first those that work here and could not open the folder, then those that do not."""
-    ordered = [*failed, *(name for name in missing if name not in failed)]
-    return "; ".join(f"{name}: {missing[name]}" for name in ordered)
-
-
-def _open(deployment: Deployment, name: BackendName, threads: int, torch_policy: Callable[[], Policy] | None) -> Policy:
-    if name == "torch":
-        assert torch_policy is not None
-        return torch_policy()
-    program = deployment.program(open_backend(deployment, name, threads))
-    _try(deployment, program)
-    return DeployedPolicy(program, deployment.folder)
+            continue
+        try:
+            program = deployment.program(open_backend(deployment, name))
+            _try(deployment, program)
+        except UserError as error:
+            failed[name] = str(error)
+            continue
+        logger.info(_sentence(name, {**missing, **failed}))
+        return DeployedPolicy(program, folder)
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in {**failed, **missing}.items())
+    raise UserError(f"no backend runs {folder}: {reasons}")
 
 
 def _try(deployment: Deployment, program: Program) -> None:

@@ -20,7 +20,7 @@ from vla_rl.core.config import config_from_dict, config_to_dict
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.json_files import SEAL, check_seal, read_bytes, read_json, write_sealed
-from vla_rl.core.normalization import VectorStatistics
+from vla_rl.core.normalization import Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import check_vector, check_version, plain_name
@@ -42,7 +42,7 @@ WEIGHTS_LOCATION = "weights.safetensors"  # the name that the graphs know the we
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor's dtype, as numpy or ml_dtypes name it, and shape; -1 marks an axis of any size."""
+    """A tensor's dtype, as numpy or ml_dtypes name it, and shape."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -57,16 +57,9 @@ class FileInfo:
 
 
 @dataclass(frozen=True)
-class GraphInfo:
-    """One ONNX graph.
+class GraphInfo(FileInfo):
+    """One ONNX graph; ``inputs`` and ``outputs`` are in the graph's order."""
 
-    Attributes:
-        file, sha256: where it is.
-        inputs, outputs: name -> dtype and shape, in the graph's order.
-    """
-
-    file: str
-    sha256: str
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
 
@@ -89,6 +82,18 @@ class Affine:
         """As a policy in torch normalises."""
         offset, scale = statistics.affine(discrete_dims)
         return cls(tuple(map(float, offset)), tuple(map(float, scale)), statistics.limit)
+
+
+def normalization_of(statistics: Statistics) -> dict[str, Any]:
+    """The fields of a `Manifest` that follow from the statistics of a policy."""
+    state, action, discrete = statistics.state, statistics.action, statistics.discrete_dims
+    return {
+        "state": Affine.of(state),
+        "action": Affine.of(action, discrete),
+        "state_mean": state.mean,
+        "action_mean": action.mean,
+        "discrete": tuple((dim, action.low[dim], action.high[dim]) for dim in discrete),
+    }
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,6 @@ class SamplerInfo:
         steps: integration steps.
         width: size of the noise's last dimension, at least that of an action.
         horizon: rows of the noise, at least the length of a chunk.
-        first_action: row of the chunk that belongs to the tick of the observation.
         schedule: inputs of ``step`` that differ from step to step: name -> [steps, ...].
         committed: whether a chunk may be made to begin with given actions.
         guidance_scale: of classifier-free guidance towards the positive indicator; 1: none.
@@ -134,7 +138,6 @@ class SamplerInfo:
     steps: int = 0
     width: int = 0
     horizon: int = 0
-    first_action: int = 0
     schedule: dict[str, list[Any]] = field(default_factory=dict)
     committed: bool = False
     guidance_scale: float = 1.0
@@ -257,11 +260,11 @@ def _check(manifest: Manifest) -> None:
         raise ValueError(f"sampler {sampler.kind!r} or text {text.kind!r} is not known")
     if missing := _GRAPHS[sampler.kind] - manifest.graphs.keys():
         raise ValueError(f"the graphs {sorted(missing)} are missing")
-    sizes = (sampler.steps, sampler.width, sampler.horizon, sampler.first_action, text.length, text.vocabulary)
+    sizes = (sampler.steps, sampler.width, sampler.horizon, text.length, text.vocabulary)
     if not (1 <= manifest.horizon <= LARGEST_SIZE and all(0 <= size <= LARGEST_SIZE for size in sizes)):
         raise ValueError(f"a size is out of range: horizon {manifest.horizon}, sampler and text {sizes}")
     rows = math.inf if sampler.kind == "direct" else sampler.horizon
-    if sampler.first_action + manifest.horizon > rows or sampler.width < spec.action_dim:
+    if manifest.horizon > rows or sampler.width < spec.action_dim:
         raise ValueError(f"a chunk [{manifest.horizon}, {spec.action_dim}] does not fit into the sampler's")
     check_vector("guidance_scale", (sampler.guidance_scale,), 1)
     if manifest.selection is not None:
@@ -271,8 +274,8 @@ def _check(manifest: Manifest) -> None:
 def _check_selection(manifest: Manifest, selection: SelectionInfo) -> None:
     """Raise ValueError for graphs that do not fit together."""
     graphs, count = manifest.graphs, selection.num_samples
-    if sampler_kind := {"prefix", "step", "selection"} - graphs.keys():
-        raise ValueError(f"selection: the graphs {sorted(sampler_kind)} are missing")
+    if missing := {"prefix", "step", "selection"} - graphs.keys():
+        raise ValueError(f"selection: the graphs {sorted(missing)} are missing")
     shown, read = graphs["prefix"].outputs.get("features"), graphs["selection"].inputs.get("features")
     if shown is None or shown != read:
         raise ValueError(f"selection: graph 'prefix' gives the features {shown}, graph 'selection' reads {read}")

@@ -21,7 +21,6 @@ class OrtBackend(Backend):
         name: ``ort-cpu`` or ``ort-cuda``.
         graphs: name -> ONNX.
         weights: content of the safetensors file that the graphs refer to; None if they hold their weights themselves.
-        threads: of one inference.
         optimise: False executes the graph node by node as it was exported, for reference.
 
     Raises:
@@ -34,16 +33,14 @@ class OrtBackend(Backend):
         name: str,
         graphs: Mapping[str, bytes],
         weights: bytes | None,
-        threads: int = 1,
         optimise: bool = True,
     ) -> None:
         import onnxruntime
 
         self.name = name
-        self._ort, self._threads = onnxruntime, threads
+        self._ort = onnxruntime
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
         if not optimise:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -70,7 +67,7 @@ class OrtBackend(Backend):
 
     def with_weights(self, graphs: Mapping[str, bytes], weights: bytes | None) -> "OrtBackend":
         """Sessions of the same kind beside these."""
-        return OrtBackend(self.name, graphs, weights, self._threads)
+        return OrtBackend(self.name, graphs, weights)
 
     def put(self, array: Array) -> Value:
         array = np.ascontiguousarray(array)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from deploy_trt.runtime.manifest import Manifest
-from deploy_trt.runtime.program import Draws, Guidance, Program
+from deploy_trt.runtime.program import Guidance, Program
 from deploy_trt.runtime.text import make_tokenizer
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
@@ -37,8 +37,7 @@ class DeployedPolicy:
         self._state = Normalization(manifest.state)
         self._state_mean = np.array(manifest.state_mean, np.float32)
         self._action_mean = np.array(manifest.action_mean, np.float32)
-        spec = manifest.spec
-        self._action_size = spec.action_sizes
+        self._action_size = self.spec.action_sizes
         self._tokenize = make_tokenizer(manifest.text, folder)
         self._taken = frozenset((manifest.graphs.get("prefix") or manifest.graphs["policy"]).inputs)
         self.reset(0)
@@ -85,14 +84,8 @@ class DeployedPolicy:
                 f"this deployment of {program.manifest.policy} cannot begin a chunk with given actions; "
                 "use execution.strategy 'naive', 'sync' or 'temporal_ensembling'"
             )
-        start = None if fixed is None else self._padded(program.units.network_input(fixed), program.manifest)
-        noise, drawn = self._sample(program, observation, committed=start)
-        chunks, done = program.units.chunk(drawn.actions), 0
-        if fixed is not None:
-            done = len(fixed)
-            chunks[:, :done] = fixed
-        free = (np.arange(self.horizon) >= done).astype(np.float32)
-        return self._chunk(program, observation, self._selected(program, observation, noise, drawn, chunks, free, done))
+        free = np.arange(self.horizon) >= (0 if fixed is None else len(fixed))
+        return self._plan(program, observation, free.astype(np.float32), fixed=fixed)
 
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
@@ -117,10 +110,8 @@ class DeployedPolicy:
         scheduled = self._padded(program.units.normalize(self._given(previous)), program.manifest)
         target[: len(previous)] = scheduled
         guidance = Guidance(target, guidance_weights(self.horizon, delay_ticks, len(previous)))
-        noise, drawn = self._sample(program, observation, guidance=guidance)
-        chunks, free = program.units.chunk(drawn.actions), 1 - guidance.weights  # what is held to the old plan stays
-        selected = self._selected(program, observation, noise, drawn, chunks, free, delay_ticks)
-        return self._chunk(program, observation, selected)
+        free = 1 - guidance.weights  # what is held to the old plan stays
+        return self._plan(program, observation, free, guidance=guidance, done=delay_ticks)
 
     def inputs(self, observation: Observation) -> dict[str, Array]:
         """What the first graph reads of an observation, batch 1."""
@@ -130,44 +121,33 @@ class DeployedPolicy:
         every = {**images, "state": state[None], **self._tokenize(observation.task)}
         return {name: array for name, array in every.items() if name in self._taken}
 
-    def _sample(
+    def _plan(
         self,
         program: Program,
         observation: Observation,
-        committed: Float32Array | None = None,
-        guidance: Guidance | None = None,
-    ) -> tuple[Float32Array, Draws]:
-        """The noise of this tick [rows, W], and what is drawn from it."""
-        sampler, step_noise = program.manifest.sampler, None
-        noise = flow_noise(self._seed, observation.tick, program.noise_rows(), sampler.width)
-        if sampler.step_noise:
-            rows = flow_noise(
-                self._seed ^ _STEP_NOISE_SEED, observation.tick, sampler.steps * sampler.horizon, sampler.width
-            )
-            step_noise = rows.reshape(sampler.steps, sampler.horizon, sampler.width)
-        starts = program.starts(noise)
-        return noise, program.sample(self.inputs(observation), starts, committed, guidance, step_noise)
-
-    def _selected(
-        self,
-        program: Program,
-        observation: Observation,
-        noise: Float32Array,
-        drawn: Draws,
-        chunks: Float32Array,
         free: Float32Array,
-        done: int,
-    ) -> Float32Array:
-        """[H, A], raw units: the only chunk that was drawn, or the best one, see `Program.select`."""
-        if program.manifest.selection is None:
-            return chunks[0]
-        return program.select(drawn.features, observation.tick, noise, chunks, free, done).actions
-
-    def _chunk(self, program: Program, observation: Observation, raw: Float32Array) -> ActionChunk:
+        fixed: Float32Array | None = None,
+        guidance: Guidance | None = None,
+        done: int = 0,
+    ) -> ActionChunk:
+        """Draw, and select if the policy does, see `Program.select`; ``fixed`` are committed actions, raw units."""
+        sampler, tick, start, step_noise = program.manifest.sampler, observation.tick, None, None
+        noise = flow_noise(self._seed, tick, program.noise_rows(), sampler.width)
+        if sampler.step_noise:
+            shape = (sampler.steps, sampler.horizon, sampler.width)
+            step_noise = flow_noise(self._seed ^ _STEP_NOISE_SEED, tick, shape[0] * shape[1], shape[2]).reshape(shape)
+        if fixed is not None:
+            start, done = self._padded(program.units.network_input(fixed), program.manifest), len(fixed)
+        drawn = program.sample(self.inputs(observation), program.starts(noise), start, guidance, step_noise)
+        chunks = program.units.chunk(drawn.actions)
+        if fixed is not None:
+            chunks[:, :done] = fixed
+        raw = chunks[0]
+        if program.manifest.selection is not None:
+            raw = program.select(drawn.features, tick, noise, chunks, free, done).actions
         own = np.ascontiguousarray(raw[:, : self._action_size[observation.state.size]])
-        chunk = ActionChunk(own, observation.tick, self._chunk_id, program.manifest.policy_version)
         self._chunk_id += 1
-        return chunk
+        return ActionChunk(own, tick, self._chunk_id - 1, program.manifest.policy_version)
 
     def _given(self, actions: Float32Array) -> Float32Array:
         return self.spec.given(actions, self.horizon, self._action_mean)

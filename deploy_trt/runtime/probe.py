@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-BackendName = Literal["trt", "trt-rtx", "ort-cuda", "ort-cpu", "torch"]
-ORDER: tuple[BackendName, ...] = ("trt", "trt-rtx", "ort-cuda", "ort-cpu", "torch")
+BackendName = Literal["trt", "trt-rtx", "ort-cuda", "ort-cpu"]
+ORDER: tuple[BackendName, ...] = ("trt", "trt-rtx", "ort-cuda", "ort-cpu")
 MODULES = {"trt": "tensorrt", "trt-rtx": "tensorrt_rtx"}
 _TIMEOUT_S = 60
 _TRT = """
@@ -32,13 +32,11 @@ if {provider!r} not in ort.get_available_providers():
     raise RuntimeError("this build of ONNX Runtime has only " + ", ".join(ort.get_available_providers()))
 print(json.dumps({{"version": ort.__version__, "compute_capability": 0}}))
 """
-_TORCH = "import json, torch; print(json.dumps({'version': torch.__version__, 'compute_capability': 0}))"
 _SCRIPTS = {
     "trt": _TRT.format(module="tensorrt"),
     "trt-rtx": _TRT.format(module="tensorrt_rtx"),
     "ort-cuda": _ORT.format(provider="CUDAExecutionProvider"),
     "ort-cpu": _ORT.format(provider="CPUExecutionProvider"),
-    "torch": _TORCH,
 }
 
 

@@ -3,7 +3,7 @@
 A program belongs to one version of the weights and is replaced as a whole when new ones come.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,8 +18,6 @@ from vla_rl.core.types import Float32Array
 
 INDICATOR_NONE, INDICATOR_POSITIVE = 0, 2  # of vla_rl.policies.base.Indicator
 GUIDANCE_BETA = 5.0  # largest strength of guidance, as in the paper
-
-Velocity = Callable[[Float32Array, Mapping[str, Value]], Float32Array]
 
 
 @dataclass(frozen=True)
@@ -62,19 +60,13 @@ class Selected(NamedTuple):
 
 
 class Program:
-    """The sampler of a manifest on a backend.
-
-    Args:
-        manifest: of the deployment.
-        backend: with all graphs.
-    """
+    """The sampler of a manifest on a backend that holds all its graphs."""
 
     def __init__(self, manifest: Manifest, backend: Backend) -> None:
         self.manifest, self.backend = manifest, backend
         self.units = ActionUnits(manifest)
         self._stepped: dict[int, list[dict[str, Value]]] = {}
         sampler = manifest.sampler
-        self._takes_step_size = "step" in manifest.graphs and "step_size" in manifest.graphs["step"].inputs
         self._by_velocity: bool = sampler.kind == "flow" and sampler.guidance_scale != 1.0
 
     def sample(
@@ -108,9 +100,7 @@ class Program:
         if guidance is None and not self._by_velocity:
             prefix = backend.run("prefix", self._with_indicator(features, INDICATOR_POSITIVE))
             return Draws(backend.integrate(start, self._read_by_step(prefix), stepped), prefix.get("features"))
-        prefixes = self._prefixes(features)
-        actions = self._integrate(start, length, self._velocity(prefixes), stepped, guidance)
-        return Draws(actions, prefixes[0].get("features"))
+        return self._integrate(features, start, length, stepped, guidance)
 
     def noise_rows(self) -> int:
         """Rows of noise of one decision: of every candidate those of a draw, then one for its offset."""
@@ -140,69 +130,45 @@ class Program:
             free: float32 [H], from 0 to 1, how far each action may be moved.
             done: Number of actions that will have been executed before the chunk is used; those after them are judged.
         """
-        arrays = {
-            "tick": np.array([tick], np.float32),
-            "noise": noise[None],
-            "drawn": drawn[None],
-            "free": free,
-            "done": np.array([done]),
-        }
         put, get = self.backend.put, self.backend.get
-        found = self.backend.run(
-            "selection", {"features": features, **{name: put(array) for name, array in arrays.items()}}
-        )
+        arrays = {"noise": noise[None], "drawn": drawn[None], "free": free, "done": np.array([done])}
+        feeds = {name: put(array) for name, array in arrays.items()}
+        feeds |= {"features": features, "tick": put(np.array([tick], np.float32))}
+        found = self.backend.run("selection", feeds)
         return Selected(get(found["actions"])[0], int(get(found["chosen"])[0]), get(found["values"])[0])
 
     def _integrate(
         self,
+        features: dict[str, Value],
         start: Float32Array,
         committed: int,
-        velocity: Velocity,
         stepped: list[dict[str, Value]],
         guidance: Guidance | None,
-    ) -> Float32Array:
-        """Euler steps with a velocity that is not the graph's alone."""
+    ) -> Draws:
+        """Euler steps with a velocity that is not the graph's alone; with classifier-free guidance it is
+        v_none + scale (v - v_none).
+        """
+        backend, scale = self.backend, np.float32(self.manifest.sampler.guidance_scale)
+        prefixes = []
+        for indicator in (INDICATOR_POSITIVE, INDICATOR_NONE) if self._by_velocity else (INDICATOR_POSITIVE,):
+            prefix = backend.run("prefix", self._with_indicator(features, indicator))
+            # A copy: what a graph gives is valid only until it runs again.
+            prefixes.append({name: backend.put(backend.get(value).copy()) for name, value in prefix.items()})
         actions: Float32Array = start
-        steps = np.float32(len(stepped))
         for index, inputs in enumerate(stepped):
-            tau = index / len(stepped)
-            speed = velocity(actions, inputs)
+            tau, feeds = index / len(stepped), {"actions": backend.put(actions), **inputs}
+            outputs = (backend.run("step", {**feeds, **self._read_by_step(prefix)}) for prefix in prefixes)
+            speed, *unconditional = [backend.get(found["velocity"]).copy() for found in outputs]
+            if unconditional:
+                speed = unconditional[0] + scale * (speed - unconditional[0])
             if guidance is not None:
                 clean = actions + np.float32(1 - tau) * speed
                 rows = guidance.weights[:, None]
                 pull = np.where(rows > 0, rows * (guidance.target - clean), np.float32(0))
                 speed = (speed + guidance_strength(tau, GUIDANCE_BETA) * pull).astype(np.float32)
             speed[:, :committed] = 0
-            actions = (actions + speed / steps).astype(np.float32)
-        return actions
-
-    def _prefixes(self, features: dict[str, Value]) -> list[dict[str, Value]]:
-        """What the velocity field of an observation is made of: the prefix that asks for good actions, and the one
-        without an indicator if there is classifier-free guidance.
-        """
-        backend = self.backend
-        indicators = [INDICATOR_POSITIVE, INDICATOR_NONE] if self._by_velocity else [INDICATOR_POSITIVE]
-        prefixes = []
-        for indicator in indicators:
-            prefix = backend.run("prefix", self._with_indicator(features, indicator))
-            # A copy: what a graph gives is valid only until it runs again.
-            prefixes.append({name: backend.put(backend.get(value).copy()) for name, value in prefix.items()})
-        return prefixes
-
-    def _velocity(self, prefixes: Sequence[Mapping[str, Value]]) -> Velocity:
-        """The velocity field of an observation; with classifier-free guidance v_none + scale (v - v_none)."""
-        backend, scale = self.backend, np.float32(self.manifest.sampler.guidance_scale)
-        fixed = [self._read_by_step(prefix) for prefix in prefixes]
-
-        def velocity(actions: Float32Array, inputs: Mapping[str, Value]) -> Float32Array:
-            point = backend.put(actions)
-            speeds = []
-            for prefix in fixed:
-                outputs = backend.run("step", {"actions": point, **prefix, **inputs})
-                speeds.append(backend.get(outputs["velocity"]).copy())
-            return speeds[0] if len(speeds) == 1 else speeds[1] + scale * (speeds[0] - speeds[1])
-
-        return velocity
+            actions = (actions + speed / np.float32(len(stepped))).astype(np.float32)
+        return Draws(actions, prefixes[0].get("features"))
 
     def _read_by_step(self, prefix: Mapping[str, Value]) -> dict[str, Value]:
         wanted = self.manifest.graphs["step"].inputs
@@ -230,7 +196,7 @@ class Program:
             for name, rows in sampler.schedule.items()
         }
         fixed: dict[str, Value] = {}
-        if self._takes_step_size:
+        if "time" in self.manifest.graphs:
             decided = np.arange(sampler.horizon) < committed
             fixed["step_size"] = backend.put(
                 np.where(decided, 0, np.float32(1 / sampler.steps))[None].astype(np.float32)

@@ -9,16 +9,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from deploy_trt.runtime.backend import Backend
 from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.ladder import TOLERANCES, Difference, difference, selection_limit
 from deploy_trt.runtime.manifest import (
     CRITIC_LEFT_OUT,
-    Affine,
     Manifest,
     SelectionInfo,
+    normalization_of,
     remove_stale,
     save_manifest,
     write_digested,
@@ -139,7 +138,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         description, content = read_weights(checkpoint, POLICY_FORMAT, POLICY_VERSION)
         config, spec = description["config"], config_from_dict(PolicySpec, description["spec"])
         version = check_version(description["meta"].get("policy_version", 0))
-        scaling = _normalisation(Statistics.from_dict(description["statistics"]))
+        normalization = normalization_of(Statistics.from_dict(description["statistics"]))
     except (ValueError, KeyError, TypeError, AttributeError, ConfigError) as error:
         raise CheckpointError(f"{checkpoint} is no policy checkpoint: {error!r}") from error
     deployed = dict(manifest.source.get("config", {}))
@@ -152,28 +151,12 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
             f"{checkpoint} has the {differs.name} {differs.found}, the deployed policy {differs.expected}; export it "
             "anew"
         )
-    deployed_scaling = {
-        "state": (manifest.state_mean, manifest.state),
-        "action": (manifest.action_mean, manifest.action, manifest.discrete),
-    }
-    for part, expected in deployed_scaling.items():
-        if scaling[part] != expected:
+    for name, found in normalization.items():
+        if found != getattr(manifest, name):
             raise CheckpointError(
-                f"{checkpoint} has another normalisation of the {part} than the deployed policy; export it anew"
+                f"{checkpoint} has another normalisation of the {name} than the deployed policy; export it anew"
             )
     return version, unpack(content)
-
-
-def _normalisation(statistics: Statistics) -> dict[str, tuple[Any, ...]]:
-    """What a manifest says of the statistics of a checkpoint: means and scales of the state; means, scales and levels
-    of the action.
-    """
-    state, action, discrete = statistics.state, statistics.action, statistics.discrete_dims
-    levels = tuple((dim, action.low[dim], action.high[dim]) for dim in discrete)
-    return {
-        "state": (state.mean, Affine.of(state)),
-        "action": (action.mean, Affine.of(action, discrete), levels),
-    }
 
 
 def backend_with(running: Backend, deployment: Deployment) -> Backend:
@@ -194,21 +177,19 @@ def selection_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Array]:
     """
     if manifest.source.get("meta", {}).get("critic") == CRITIC_LEFT_OUT:
         return {}
-    found, deployed = read_critic(checkpoint), manifest.selection
-    counts = [0 if info is None else info.num_samples for info in (found and found[0], deployed)]
+    found, weights = read_critic(checkpoint) or (None, {})
+    deployed = manifest.selection
+    counts = [0 if info is None else info.num_samples for info in (found, deployed)]
     if counts[0] != counts[1]:
         raise CheckpointError(
             f"{checkpoint} chooses among {counts[0]} draws, the deployed policy among {counts[1]}; export it anew"
         )
-    if found is None or deployed is None:
-        return {}
-    for name, expected in deployed.settings.items():
-        if found[0].settings.get(name) != expected:
-            raise CheckpointError(
-                f"{checkpoint} chooses with {name} {found[0].settings.get(name)}, the deployed policy with {expected}; "
-                "export it anew"
-            )
-    return found[1]
+    ours, theirs = ({} if info is None else info.settings for info in (found, deployed))
+    for name in theirs:
+        if ours[name] != theirs[name]:
+            differs = f"{name} {ours[name]}, the deployed policy with {theirs[name]}"
+            raise CheckpointError(f"{checkpoint} chooses with {differs}; export it anew")
+    return weights
 
 
 def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
@@ -241,10 +222,10 @@ def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
 
 def check_head(checkpoint: Path, deployed: Path) -> None:
     """Refuse a policy checkpoint with another residual head than the one beside a deployed policy: that one acts in the
-    control process, where nobody puts in a newer one.
+    control process, where nothing replaces it.
 
     Raises:
-        CheckpointError: if there is one and no other, they differ, or one is damaged.
+        CheckpointError: if only one of the two has a head, the heads differ, or one is damaged.
     """
     found, expected = _head(checkpoint), _head(deployed)
     if found != expected:
@@ -267,15 +248,8 @@ def _head(policy: Path) -> str | None:
 
 
 def watch(policy: DeployedPolicy, policies: Path, period_s: float = 0.5) -> VersionWatcher:
-    """Refresh a policy in the background whenever a newer version appears in a run's ``policies`` folder.
-
-    Args:
-        policy: Acts on.
-        policies: Folder of ``version_NNNN`` folders.
-        period_s: Between looks.
-
-    Returns:
-        The watcher, which is a context manager.
+    """Refresh a policy in the background whenever a newer ``version_NNNN`` appears in a run's ``policies`` folder. The
+    watcher is a context manager.
     """
 
     def take(version: Path) -> None:

@@ -34,8 +34,7 @@ class ActionUnits(Normalization):
 
     def __init__(self, manifest: Manifest) -> None:
         super().__init__(manifest.action)
-        first = manifest.sampler.first_action
-        self._chunk = np.s_[..., first : first + manifest.horizon, : manifest.spec.action_dim]
+        self._chunk = np.s_[..., : manifest.horizon, : manifest.spec.action_dim]
         self._discrete = manifest.discrete
 
     def chunk(self, normalised: Float32Array) -> Float32Array:

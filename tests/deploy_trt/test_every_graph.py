@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from deploy_trt.build import RTX_REQUEST, BuildConfig, build_engines, rtx_without_gpu, run_worker
+from deploy_trt.build import RTX_REQUEST, build_engines, rtx_without_gpu, run_worker
 from deploy_trt.export import export_flow_vla, split_weights
 from deploy_trt.export.graph import ExportedGraph, GraphSpec
 from deploy_trt.export.lerobot import export_lerobot
@@ -121,18 +121,17 @@ def test_lerobots_graphs_build_without_a_gpu(lerobot: Any, kind: str) -> None:
     _, folder = lerobot(kind)
     if reason := rtx_without_gpu():
         pytest.skip(reason)
-    assert all(engine.file.stat().st_size for engine in build_engines(folder, "trt-rtx", BuildConfig(without_gpu=True)))
+    assert all(engine.file.stat().st_size for engine in build_engines(folder, "trt-rtx", without_gpu=True))
 
 
 @pytest.mark.slow
 def test_ours_build_without_a_gpu_and_are_found_again(exported: Path) -> None:
     if reason := rtx_without_gpu():
         pytest.skip(reason)
-    config = BuildConfig(without_gpu=True)
-    assert [engine.cached for engine in build_engines(exported, "trt-rtx", config)] == [False] * 3
-    assert [engine.cached for engine in build_engines(exported, "trt-rtx", config)] == [True] * 3
+    for cached in (False, True):
+        assert [engine.cached for engine in build_engines(exported, "trt-rtx", without_gpu=True)] == [cached] * 3
     with pytest.raises(UserError, match="only TensorRT-RTX builds without a GPU"):
-        build_engines(exported, "trt", config)
+        build_engines(exported, "trt", without_gpu=True)
 
 
 @pytest.mark.slow

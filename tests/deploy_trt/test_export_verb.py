@@ -41,7 +41,6 @@ def test_a_checkpoint_becomes_verified_folders(
     printed = capsys.readouterr().out
     assert "ok  torch, ort-cpu in fp32" in printed
     assert "ok  mutation of expert.layers" in printed
-    assert "roofline" in printed
     assert load_manifest(full).policy_version == 6
     recorded = Deployment.read(full).probes()["input.image.front"][0]
     np.testing.assert_array_equal(recorded, make_observation().images["front"])

@@ -64,9 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.out is not None or arguments.precision != "fp32":
         folder = _quantise(arguments, folder)
     if arguments.build:
-        from deploy_trt.build import BuildConfig, build_engines
+        from deploy_trt.build import build_engines
 
-        for engine in build_engines(folder, arguments.build, BuildConfig()):
+        for engine in build_engines(folder, arguments.build):
             how = "found" if engine.cached else f"built in {engine.wall_s:.1f} s"
             print(f"{engine.graph}: {engine.file.name} ({how})")
     if _is_unverifiable(arguments):
@@ -188,13 +188,12 @@ def _verify(folder: Path, backend: str, closed_loop: Callable[[], tuple[bool, st
 
 
 def _benchmark(folder: Path, backend: str) -> None:
-    from deploy_trt.benchmark import benchmark_policy, memory_bandwidth, roofline
+    from deploy_trt.benchmark import benchmark_policy
     from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
 
     policy = load_deployed(folder, require=backend)  # type: ignore[arg-type]
     assert isinstance(policy, DeployedPolicy)
-    deployment = Deployment.read(folder)
-    probes = deployment.probes()
+    probes = Deployment.read(folder).probes()
     images = {camera: probes[f"input.image.{camera}"][0] for camera in policy.spec.cameras}
     observation = Observation(images, np.array(policy.manifest.state_mean, np.float32), "put the peg into the hole", 0)
     for part, latency in benchmark_policy(policy, observation).items():
@@ -202,6 +201,3 @@ def _benchmark(folder: Path, backend: str) -> None:
             f"{part:>7}  p50 {latency.p50_ms:.3f} ms, p90 {latency.p90_ms:.3f}, p99 {latency.p99_ms:.3f}, "
             f"least {latency.min_ms:.3f}, first {latency.first_ms:.1f}"
         )
-    if deployment.weights is not None:
-        limit_ms = roofline(policy, deployment.weights, memory_bandwidth())
-        print(f"roofline: {limit_ms:.3f} ms to read the weights from memory as often as a chunk needs them")

@@ -17,7 +17,7 @@ from vla_rl.advantage import (
     advantage_gate,
     advantages,
     effective_samples,
-    normalise,
+    normalize,
     pre_weights,
     viability,
     weights,
@@ -112,9 +112,9 @@ def test_people_can_be_weighed_too():
 def test_unit_mean_over_rollouts_and_interventions():
     weight = np.float32([1.5, 0.5, 1.0, 1.0, 0.0])
     samples = samples_of("rrid-")
-    found = normalise(weight * np.float32([1, 1, 1, 1, 0]), samples)
+    found = normalize(weight * np.float32([1, 1, 1, 1, 0]), samples)
     np.testing.assert_allclose(found, [1.5, 0.5, 1.0, 1.0, 0.0])
-    found = normalise(np.float32([0.6, 0.2, 0.4, 1.0, 0.0]), samples)
+    found = normalize(np.float32([0.6, 0.2, 0.4, 1.0, 0.0]), samples)
     np.testing.assert_allclose(found, [1.5, 0.5, 1.0, 1.0, 0.0], rtol=1e-6)
 
 

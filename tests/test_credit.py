@@ -186,7 +186,7 @@ def test_human_finishes_so_nothing_of_the_policy_is_judged():
     assert credit.terminal_success[-1]
 
 
-def test_human_steps_of_neighbouring_episodes_do_not_add_up():
+def test_human_steps_of_neighboring_episodes_do_not_add_up():
     source = [P] * 5 + [H] * 9 + [H] * 9 + [P] * 5
     credit = assign_batch(source, [14, 14], [True, True], [Origin.SIM] * 2, CreditConfig())
     assert (credit.segment == SegmentKind.AUTONOMOUS).all()

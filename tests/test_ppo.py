@@ -1,4 +1,4 @@
-"""Proximal policy optimisation of a residual, where what it has to find is known."""
+"""Proximal policy optimization of a residual, where what it has to find is known."""
 
 import pytest
 import torch
@@ -89,7 +89,7 @@ def test_a_log_probability_is_summed_over_dimensions() -> None:
     torch.testing.assert_close(divergence[0], torch.distributions.kl_divergence(normal, other).sum())
 
 
-def test_generalised_advantages_are_those_of_the_equation() -> None:
+def test_generalized_advantages_are_those_of_the_equation() -> None:
     value = torch.tensor([0.2, 0.5, 0.4])
     one_step = ppo.generalized_advantages(value, 1.0, 0.9, 0.0)
     torch.testing.assert_close(one_step, torch.tensor([0.9 * 0.5 - 0.2, 0.9 * 0.4 - 0.5, 1 - 0.4]))

@@ -150,13 +150,13 @@ def gated(samples: Samples, config: AdvantageConfig) -> Array:
 
 
 def pre_weights(gates: Array, samples: Samples, config: AdvantageConfig) -> Array:
-    """Weights before normalisation, float [B]."""
+    """Weights before normalization, float [B]."""
     library = _library(gates)
     by_person = library.where(samples.demonstration | samples.intervention, library.ones_like(gates), 0.0)
     return library.where(gated(samples, config), gates, by_person)
 
 
-def normalise(weight: Array, samples: Samples) -> Array:
+def normalize(weight: Array, samples: Samples) -> Array:
     """Weights with mean 1 over rollouts and interventions, and over demonstrations among themselves, float [B].
 
     The share of demonstrations in the loss so does not depend on how well the rollouts went. If all samples of a kind
@@ -182,7 +182,7 @@ def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int
     gates = advantage_gate(values.viability_logit, *advantages(values, samples), config)
     if step < config.warmup_steps:
         gates = _library(gates).ones_like(gates)
-    weight = normalise(pre_weights(gates, samples, config), samples)
+    weight = normalize(pre_weights(gates, samples, config), samples)
     return weight, diagnostics(gates, weight, samples, config)
 
 

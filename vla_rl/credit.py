@@ -1,6 +1,6 @@
 """Who may teach what: episodes of policy, human and demonstration steps -> segments -> one explicit mask per loss.
 
-A person who takes over repairs what the policy broke. If the outcome of such an episode labelled all of its steps, the
+A person who takes over repairs what the policy broke. If the outcome of such an episode labeled all of its steps, the
 states from which the policy fails would look viable. So every loss sees only the steps whose label means what the loss
 needs:
 
@@ -25,7 +25,7 @@ intervention the others still show what the policy left there, and `imitated_dim
 Two options are for people as they are, slow to get hold and hesitant: `takeover_lead_steps` and `idle_steps`, which
 only ever take steps away from a loss.
 
-An unlabelled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
+An unlabeled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
 actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
 2606.17043, intervention-aware credit.
 """
@@ -156,7 +156,7 @@ def assign(source: ArrayLike, success: bool | None, origin: Origin, config: Cred
 
     Args:
         source: uint8 [T], values of `Source`.
-        success: the outcome; None if nobody has labelled it.
+        success: the outcome; None if nobody has labeled it.
         origin: every step of an episode of origin ``demo`` is a demonstration.
         config: the rule.
 

@@ -23,7 +23,7 @@ from vla_rl.policies.layers import EnsembleHead, limited
 
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
-_INPUT_NOISE = 0.03  # standard deviation of the noise on normalised inputs
+_INPUT_NOISE = 0.03  # standard deviation of the noise on normalized inputs
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate falls to 0 by a cosine
 _BATCH_SIZE = 256
 _HIDDEN = (384, 384)  # widths of the hidden layers, each with a LayerNorm
@@ -37,7 +37,7 @@ class Transitions(NamedTuple):
 
     Attributes:
         features: [N, F], what the policy saw when the chunk began.
-        actions: [N, C, A], what was sent, normalised.
+        actions: [N, C, A], what was sent, normalized.
         later: [N, F], what it saw after the chunk; anything where ``lasted`` is False.
         lasted: bool [N], the episode went on for as long as the chunk.
         succeeded: bool [N], it ended well within the chunk.
@@ -54,7 +54,7 @@ class Transitions(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureDynamicsConfig:
-    """Architecture and optimisation.
+    """Architecture and optimization.
 
     Attributes:
         members: M.
@@ -83,7 +83,7 @@ class FeatureDynamics(nn.Module):
         self.varying = torch.nonzero(scale > _LEAST_SCALE)[:, 0]
         self._mean, self._scale = data.features.mean(0)[self.varying], scale[self.varying]
         inputs, outputs = len(self.varying) + data.actions[0].numel(), len(self.varying)
-        self.head = EnsembleHead(config.members, inputs, _HIDDEN, outputs + 1, normalised=True)
+        self.head = EnsembleHead(config.members, inputs, _HIDDEN, outputs + 1, normalized=True)
         change = (data.later - data.features)[data.lasted][:, self.varying]
         self._change_scale = change.std(0) + _LEAST_SCALE
         rows = _with_one(self._rows(data.features, data.actions))[data.lasted]
@@ -115,7 +115,7 @@ class FeatureDynamics(nn.Module):
 
         Args:
             features: [B, F].
-            actions: [B, C, A], normalised.
+            actions: [B, C, A], normalized.
             member: int64 [B], whose world each row is in.
 
         Returns:
@@ -171,7 +171,7 @@ class RealChunks(NamedTuple):
 
     Attributes:
         features: [N, F], what the policy saw when each began.
-        chunks: by lag in ticks, [N, C, A]: what was sent from so many ticks later on, normalised; 0: the chunk itself.
+        chunks: by lag in ticks, [N, C, A]: what was sent from so many ticks later on, normalized; 0: the chunk itself.
         later: [N, F], what the policy saw after the chunk.
     """
 

@@ -125,7 +125,7 @@ def out_of_step(episode: Episode) -> Episode:
 
 
 def through_other_eyes(episode: Episode) -> Episode:
-    """What is seen is permuted, as where colours are changed about or a camera was moved."""
+    """What is seen is permuted, as where colors are changed about or a camera was moved."""
     return replace(episode, state=1 - episode.state[:, ::-1])
 
 
@@ -136,7 +136,7 @@ def through_other_eyes(episode: Episode) -> Episode:
 def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_the_edit_stays(
     make_cache, caplog: pytest.LogCaptureFixture, spoil: Any, why: str, distill_steps: int
 ) -> None:
-    """Although the world has learnt from them. Where the policy was taught, the residual of the one before does not
+    """Although the world has learned from them. Where the policy was taught, the residual of the one before does not
     fit: there is none.
     """
     algorithm = believing(make_cache(two_rounds(spoil)), distill_steps)
@@ -166,7 +166,7 @@ def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_fa
     algorithm.model.save(tmp_path / "plain")
     algorithm.update(0)
     save_learned(algorithm, tmp_path / "edited", 1)
-    learnt = copy.deepcopy(algorithm.residual.state_dict())
+    learned = copy.deepcopy(algorithm.residual.state_dict())
     assert algorithm.residual.corrects
     fresh = []
     for seed in (1, 2):
@@ -176,7 +176,7 @@ def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_fa
         fresh.append(algorithm.residual.state_dict())
     assert all(torch.equal(tensor, fresh[1][name]) for name, tensor in fresh[0].items()), "its own seed decides"
     adopt_saved(algorithm, tmp_path / "edited")
-    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.residual.state_dict().items())
+    assert all(torch.equal(tensor, learned[name]) for name, tensor in algorithm.residual.state_dict().items())
 
 
 def test_without_steps_of_its_own_there_is_nothing_to_imagine(make_cache) -> None:

@@ -188,7 +188,7 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
     algorithm.model.save(tmp_path / "plain")
     algorithm.update(0)
     save_learned(algorithm, tmp_path / "edited", 1)
-    learnt = copy.deepcopy(algorithm.residual.state_dict())
+    learned = copy.deepcopy(algorithm.residual.state_dict())
     torch.manual_seed(1)
     adopt_saved(algorithm, tmp_path / "plain")
     assert not algorithm.residual.corrects
@@ -197,7 +197,7 @@ def test_it_goes_on_from_a_policy_that_had_to_stay(make_cache, tmp_path: Path) -
         "its own seed decides"
     )
     adopt_saved(algorithm, tmp_path / "edited")
-    assert all(torch.equal(tensor, learnt[name]) for name, tensor in algorithm.residual.state_dict().items())
+    assert all(torch.equal(tensor, learned[name]) for name, tensor in algorithm.residual.state_dict().items())
 
 
 def test_episodes_that_say_nothing_of_chunks_are_passed_over(make_cache) -> None:

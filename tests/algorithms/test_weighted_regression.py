@@ -67,7 +67,7 @@ def vla_batch(model, rows):
     return PolicyBatch({"front": images["front"][rows]}, *(column[rows] for column in columns))
 
 
-def test_unit_weights_are_behaviour_cloning():
+def test_unit_weights_are_behavior_cloning():
     model = make_model()
     batch = vla_batch(model, [0, 1, 2])
     weighted = gradients(model, batch, torch.ones(3))
@@ -151,14 +151,14 @@ def test_moments_from_a_checkpoint_get_back_the_layout_of_their_weights():
 
 
 def test_half_of_the_bits_are_in_the_products_and_never_in_the_weights():
-    def learnt(precision):
+    def learned(precision):
         learner = ActorLearner(make_model(), tiny("sft", actor={"precision": precision}).actor, seed=0)
         batch, weight = vla_batch(learner.model, [0, 1, 2]), torch.ones(3)
         losses = [learner.update(batch, weight, step)["actor_loss"] for step in range(5)]
         assert all(parameter.dtype == torch.float32 for parameter in learner.model.parameters())
         return losses
 
-    whole, half = learnt("float32"), learnt("bfloat16")
+    whole, half = learned("float32"), learned("bfloat16")
     assert half == pytest.approx(whole, rel=0.03)
     assert half != whole
 

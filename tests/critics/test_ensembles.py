@@ -26,20 +26,20 @@ def test_target_only_states_of_a_chain():
     assert target_only_states(*truncated_chain(3, starts=(0, 1), steps=2)) == set()
 
 
-def value_iteration(generalisation: torch.Tensor, iterations: int) -> torch.Tensor:
+def value_iteration(generalization: torch.Tensor, iterations: int) -> torch.Tensor:
     """Fitted values of the chain 0 -> 1 -> 2 -> 3, where 3 is target-only; [M, 4].
 
-    Each member is exact on the states with data. What it believes of state 3 is what it has learnt of state 2 times its
-    own factor: how a network generalises to where no data corrects it.
+    Each member is exact on the states with data. What it believes of state 3 is what it has learned of state 2 times
+    its own factor: how a network generalizes to where no data corrects it.
     """
-    members = len(generalisation)
+    members = len(generalization)
     critic = EnsembleLinear(members, 3, 1)
     with torch.no_grad():
         critic.weight.fill_(1.0)
         critic.bias.zero_()
     features = torch.zeros(members, 4, 3)
     features[:, :3] = torch.eye(3)
-    features[:, 3, 2] = generalisation
+    features[:, 3, 2] = generalization
     for _ in range(iterations):
         with torch.no_grad():
             values = critic(features)[..., 0]
@@ -60,7 +60,7 @@ def test_base_diverges_where_the_ensemble_minimum_stays_bounded():
 @pytest.mark.parametrize("asked", [[0, 3, 3, 1, 0, 3], [2] * 6])
 def test_one_member_a_row_says_what_it_says_among_all(asked):
     torch.manual_seed(0)
-    head, rows, member = EnsembleHead(4, 5, (8, 8), 3, normalised=True), torch.randn(6, 5), torch.tensor(asked)
+    head, rows, member = EnsembleHead(4, 5, (8, 8), 3, normalized=True), torch.randn(6, 5), torch.tensor(asked)
     torch.testing.assert_close(head.of_member(rows, member), head(rows)[member, torch.arange(6)])
 
 

@@ -1,4 +1,4 @@
-"""The value of real outcomes is judged by, and valued with, what it has not learnt from."""
+"""The value of real outcomes is judged by, and valued with, what it has not learned from."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_what_outcomes_depend_on_is_learnt() -> None:
 def test_outcomes_known_by_heart_are_not_believed() -> None:
     value, brier, rows, label, fold = fitted(informative=False)
     assert 0.2 < brier < 0.35
-    seen = value(rows, (fold + 1) % FOLDS)  # by those who learnt from them
+    seen = value(rows, (fold + 1) % FOLDS)  # by those who learned from them
     unseen = value(rows, fold)
     assert (seen - label).abs().mean() < (unseen - label).abs().mean()
     assert abs(float(torch.corrcoef(torch.stack([unseen, label]))[0, 1])) < 0.35

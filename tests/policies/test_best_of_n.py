@@ -130,7 +130,7 @@ def test_of_graded_edits_the_critic_says_how_far_to_go(best: float, graded: bool
 
 
 def test_what_is_new_costs_the_variances_by_which_it_is() -> None:
-    """The candidate that is liked best is not taken where it is farther from what was learnt from than it is worth."""
+    """The candidate that is liked best is not taken where it is farther from what was learned from than it is worth."""
     model = make_model()
     critic = liking(model, 0, 1.0)
     critic.scale[-2 * SPEC.action_dim :] = 0.5
@@ -175,7 +175,7 @@ def test_a_guided_chunk_is_chosen_too_and_what_is_held_stays(exact: bool) -> Non
     assert moved[:2].max() < 0.5 * moved[-3:].min()
 
 
-def test_offsets_are_of_normalised_size_and_none_for_the_first_candidate_and_discrete_dimensions() -> None:
+def test_offsets_are_of_normalized_size_and_none_for_the_first_candidate_and_discrete_dimensions() -> None:
     model = make_model(discrete_dims=(1,))
     critic = ChunkCritic(model, SMALL)
     selector = BestOfN(critic, BestOfNConfig(num_samples=DRAWS, offset_std=0.5))

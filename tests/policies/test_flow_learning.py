@@ -145,7 +145,7 @@ def test_a_place_in_the_image_becomes_a_place_to_go() -> None:
 
 @pytest.mark.slow
 def test_a_sentence_names_one_of_several_objects_of_the_same_picture() -> None:
-    """Three squares of different colours in changing order, the chunk goes to the one that is named: what neither the
+    """Three squares of different colors in changing order, the chunk goes to the one that is named: what neither the
     picture nor the sentence says alone.
     """
     vision = VisionConfig(widths=(16, 16), kernels=(4, 3), strides=(2, 1), keypoints=12)
@@ -154,14 +154,14 @@ def test_a_sentence_names_one_of_several_objects_of_the_same_picture() -> None:
     model = make_model(vision=vision, text=text, flow_samples=4, expert=expert)
 
     def draw(model: FlowVLA, generator: torch.Generator, size: int = 64) -> tuple[PolicyBatch, Tensor]:
-        lanes = torch.stack([torch.randperm(3, generator=generator) for _ in range(size)])  # of every colour
+        lanes = torch.stack([torch.randperm(3, generator=generator) for _ in range(size)])  # of every color
         named = torch.randint(0, 3, (size,), generator=generator)
         goal = lanes[torch.arange(size), named] - 1.0
-        sentences = [f"take the {('red', 'green', 'blue')[colour]} square" for colour in named.tolist()]
+        sentences = [f"take the {('red', 'green', 'blue')[color]} square" for color in named.tolist()]
         batch = blank_batch(model, goal[:, None, None].expand(-1, 8, 2).clone(), sentences)
         for index, places in enumerate(lanes.tolist()):
-            for colour, lane in enumerate(places):
-                batch.images["top"][index, 5 * lane + 1 : 5 * lane + 5, 6:10, colour] = 255
+            for color, lane in enumerate(places):
+                batch.images["top"][index, 5 * lane + 1 : 5 * lane + 5, 6:10, color] = 255
         return batch, torch.ones(size)
 
     train(model, draw, 600)

@@ -29,9 +29,9 @@ def test_round_trip_of_everything_seen(column: np.ndarray) -> None:
 def test_units_are_standard_deviations_from_the_mean() -> None:
     column = np.random.default_rng(0).normal([1.0, -5.0], [2.0, 0.1], size=(10_000, 2))
     statistics = VectorStatistics.from_array(column, "state")
-    normalised = Normalizer(statistics).normalize(torch.from_numpy(column).float())
-    torch.testing.assert_close(normalised.mean(0), torch.zeros(2), atol=1e-3, rtol=0)
-    torch.testing.assert_close(normalised.std(0), torch.ones(2), atol=1e-3, rtol=0)
+    normalized = Normalizer(statistics).normalize(torch.from_numpy(column).float())
+    torch.testing.assert_close(normalized.mean(0), torch.zeros(2), atol=1e-3, rtol=0)
+    torch.testing.assert_close(normalized.std(0), torch.ones(2), atol=1e-3, rtol=0)
 
 
 def test_a_constant_dimension_stays_constant() -> None:

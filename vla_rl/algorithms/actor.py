@@ -23,7 +23,7 @@ _FINAL_FRACTION = 0.1  # of the learning rate, at the end of the cosine and afte
 
 @dataclass(frozen=True)
 class ActorConfig:
-    """The actor's optimisation. None of it is stated in the paper but the batch size of 256.
+    """The actor's optimization. None of it is stated in the paper but the batch size of 256.
 
     Attributes:
         batch_size: samples per gradient step.
@@ -31,8 +31,8 @@ class ActorConfig:
         warmup_steps: gradient steps over which the learning rate rises linearly.
         decay_steps: gradient steps after which a cosine has brought the learning rate down to a tenth; 0: constant.
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
-        precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what is learnt
-            for imagination; weights, optimiser and average are float32. ``auto`` is bfloat16 where the device computes
+        precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what is learned
+            for imagination; weights, optimizer and average are float32. ``auto`` is bfloat16 where the device computes
             in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), where it saves about a third of the
             time, else float32.
     """
@@ -59,7 +59,7 @@ class ActorLearner:
 
     Args:
         model: trained in place.
-        config: the optimisation.
+        config: the optimization.
         seed: of noise and flow times.
     """
 
@@ -189,7 +189,7 @@ def make_optimizer(module: nn.Module, learning_rate: float, weight_decay: float)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Load an optimiser's state as `state_dict` gave it, or as a checkpoint kept it.
+    """Load an optimizer's state as `state_dict` gave it, or as a checkpoint kept it.
 
     A checkpoint holds plain contiguous tensors. The moments get back the memory layout of their weights: the fused
     AdamW walks through both in memory order and goes wrong, silently, where channels_last weights have contiguous

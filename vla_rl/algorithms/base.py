@@ -160,7 +160,7 @@ class Algorithm:
         return self.actor.update(batch, weight, step)
 
     def assess(self) -> dict[str, float]:
-        """Return what to log once, of all that was learnt, before the policy is saved."""
+        """Return what to log once, of all that was learned, before the policy is saved."""
         return {}
 
     def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""HABC: behaviour cloning weighted by hierarchical advantages, with intervention-aware credit. arXiv 2606.17043."""
+"""HABC: behavior cloning weighted by hierarchical advantages, with intervention-aware credit. arXiv 2606.17043."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
@@ -57,7 +57,7 @@ class Habc(WeightedCloning):
 
     @torch.no_grad()
     def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
-        """Values, advantages, advantage gate and weight before normalisation of frames of the present round, float [B]
+        """Values, advantages, advantage gate and weight before normalization of frames of the present round, float [B]
         each.
         """
         del cache

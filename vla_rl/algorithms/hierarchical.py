@@ -42,7 +42,7 @@ _EFFICIENCY_ONLY = 0.25
 
 @dataclass(frozen=True)
 class CriticTrainingConfig:
-    """The critics' optimisation. Unstated in the paper.
+    """The critics' optimization. Unstated in the paper.
 
     Attributes:
         batch_size: samples per gradient step.
@@ -103,15 +103,15 @@ class HierarchicalLearner:
         )
 
     def begin_round(self, data: RoundData) -> None:
-        """Take the round's labelled steps as the batches of the coming updates."""
+        """Take the round's labeled steps as the batches of the coming updates."""
         self.data = data
-        self._labelled = data.credit.viability_mask
+        self._labeled = data.credit.viability_mask
         self._timed = data.credit.efficiency_mask & self._learns_efficiency
-        succeeded = self._labelled & (data.credit.viability_label > 0.5)
+        succeeded = self._labeled & (data.credit.viability_label > 0.5)
         groups = {
             "succeeded": np.flatnonzero(succeeded),
-            "failed": np.flatnonzero(self._labelled & ~succeeded),
-            "efficiency_only": np.flatnonzero(self._timed & ~self._labelled),
+            "failed": np.flatnonzero(self._labeled & ~succeeded),
+            "efficiency_only": np.flatnonzero(self._timed & ~self._labeled),
         }
         judged = sum(len(frames) for name, frames in groups.items() if name != "efficiency_only")
         weights = {name: (1 - _EFFICIENCY_ONLY) * len(frames) / max(judged, 1) for name, frames in groups.items()}
@@ -129,8 +129,8 @@ class HierarchicalLearner:
         output = self.critic(*self.data.inputs(frames, generator))
 
         outcome = self.data.credit.viability_label[frames] * self.data.discounted_return(frames, self._discount)
-        label, labelled = self.data.tensor(outcome), self.data.tensor(self._labelled[frames])
-        loss_v = viability_loss(output.viability_logit, label, labelled)
+        label, labeled = self.data.tensor(outcome), self.data.tensor(self._labeled[frames])
+        loss_v = viability_loss(output.viability_logit, label, labeled)
         timed = self._timed[frames]
         target = self._efficiency_target(frames, timed, generator)
         loss_e = efficiency_loss(output.efficiency, target, self.data.tensor(timed), self.critic.efficiency_unit_steps)
@@ -142,7 +142,7 @@ class HierarchicalLearner:
         correct = ((output.viability_logit.detach() > 0) == (label > 0.5)).float()
         self.logs = {
             "viability_loss": float(loss_v.detach()),
-            "viability_accuracy": float(masked_mean(correct, labelled)),
+            "viability_accuracy": float(masked_mean(correct, labeled)),
             "efficiency_loss": float(loss_e.detach()),
             "critic_gradient_norm": norm,
         }

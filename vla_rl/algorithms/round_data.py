@@ -26,7 +26,7 @@ class RoundData:
     Args:
         cache: the episodes.
         credit: the rule.
-        model: the policy, for its tokeniser, horizon and device.
+        model: the policy, for its tokenizer, horizon and device.
 
     Attributes:
         credit: `StepCredit` of all frames.
@@ -178,7 +178,7 @@ class RoundData:
 
 
 class _Fill:
-    """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalised."""
+    """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalized."""
 
     def __init__(self, cache: "FrameCache", statistics: "Statistics") -> None:
         self._state = missing_dimensions([episode.state_dim for episode in cache.episodes], cache.state.shape[1])

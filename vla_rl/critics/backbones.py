@@ -47,7 +47,7 @@ class PolicyBackbone(nn.Module):
 
     def __init__(self, model: BasePolicy) -> None:
         super().__init__()
-        # Not a submodule: the policy's weights are neither optimised nor saved nor copied with the critic.
+        # Not a submodule: the policy's weights are neither optimized nor saved nor copied with the critic.
         self._policy = [model]
         self.width = len(example_row(model))
 

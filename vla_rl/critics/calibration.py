@@ -1,6 +1,6 @@
 """Is a predicted probability right as often as it says? Numpy only.
 
-Measured on steps that the critic was not trained on; what memorised its episodes is calibrated on them whatever it is
+Measured on steps that the critic was not trained on; what memorized its episodes is calibrated on them whatever it is
 worth elsewhere.
 """
 

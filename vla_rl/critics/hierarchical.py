@@ -1,7 +1,7 @@
 """The hierarchical critic: will it succeed from here, and if so, how soon? Two heads on one backbone.
 
-Source: arXiv 2606.17043 (HABC). Viability: a logit z_v, p_v = sigmoid(z_v), learnt from outcomes by cross-entropy.
-Efficiency: V_e in steps, in [-T_max, 0], learnt from successes by undiscounted temporal differences; its value at the
+Source: arXiv 2606.17043 (HABC). Viability: a logit z_v, p_v = sigmoid(z_v), learned from outcomes by cross-entropy.
+Efficiency: V_e in steps, in [-T_max, 0], learned from successes by undiscounted temporal differences; its value at the
 terminal success step is 0, n steps before it -n.
 """
 
@@ -91,7 +91,7 @@ class HierarchicalCritic(nn.Module):
     def __init__(self, backbone: Backbone, config: ViabilityConfig, max_steps: int) -> None:
         super().__init__()
         self.config = config
-        # A buffer, so that a resumed run keeps the range that its values were learnt in.
+        # A buffer, so that a resumed run keeps the range that its values were learned in.
         self.register_buffer("max_steps", torch.tensor(float(max_steps)))
         self.backbone = backbone
         self.efficiency_unit_steps = config.efficiency_unit_steps if isinstance(config, CriticConfig) else 1.0
@@ -112,7 +112,7 @@ class HierarchicalCritic(nn.Module):
 
 
 def viability_loss(logit: Tensor, label: Tensor, mask: Tensor) -> Tensor:
-    """Cross-entropy of z_v over the labelled samples, 0 if there are none.
+    """Cross-entropy of z_v over the labeled samples, 0 if there are none.
 
     Args:
         logit: [B].

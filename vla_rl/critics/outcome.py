@@ -19,7 +19,7 @@ _HIDDEN = (256, 256)  # widths of the hidden layers, each with a LayerNorm
 _LOOK_EVERY = 25  # gradient steps between two looks at the parts that were left out
 _BATCH_SIZE = 256
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.05  # of AdamW
-_INPUT_NOISE = 0.05  # standard deviation, on normalised inputs
+_INPUT_NOISE = 0.05  # standard deviation, on normalized inputs
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class OutcomeValue(nn.Module):
     def __init__(self, rows: Tensor, folds: int) -> None:
         super().__init__()
         self._mean, self._scale = rows.mean(0), rows.std(0, correction=0) + _LEAST_SCALE
-        self.head = EnsembleHead(folds, rows.shape[1], _HIDDEN, 1, normalised=True)
+        self.head = EnsembleHead(folds, rows.shape[1], _HIDDEN, 1, normalized=True)
 
     def logits(self, rows: Tensor, noise: Tensor | float = 0.0) -> Tensor:
-        """[K, B] of rows [B, I]; ``noise`` is added to the normalised rows."""
+        """[K, B] of rows [B, I]; ``noise`` is added to the normalized rows."""
         return self.head(scaled(rows, self._mean, self._scale) + noise)[..., 0]
 
     @torch.no_grad()
     def forward(self, rows: Tensor, fold: Tensor) -> Tensor:
-        """The chance [B] at rows [B, I], by the networks that have not learnt from these folds, int64 [B]."""
+        """The chance [B] at rows [B, I], by the networks that have not learned from these folds, int64 [B]."""
         return self.head.of_member(scaled(rows, self._mean, self._scale), fold)[:, 0].sigmoid()
 
     @torch.no_grad()

@@ -1,3 +1,3 @@
-"""Policies: the built-in vision-language-action model, normalisation of its inputs and outputs, and guidance of flow
+"""Policies: the built-in vision-language-action model, normalization of its inputs and outputs, and guidance of flow
 policies. Needs torch.
 """

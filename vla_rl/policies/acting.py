@@ -53,7 +53,7 @@ class ActingPolicy:
         selector: chooses among several draws; None: the first one is executed.
         noise_seed: of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
         exploration: standard deviation of an offset of each chunk, one and the same for all of its actions, in
-            normalised action units; 0: none.
+            normalized action units; 0: none.
     """
 
     def __init__(self, model: "TrainablePolicy", device: str = "cpu", version: int = 0) -> None:

@@ -109,7 +109,7 @@ class ChunkCritic(nn.Module):
         inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
         self.register_buffer("mean", torch.zeros(inputs))
         self.register_buffer("scale", torch.ones(inputs))
-        self.head = EnsembleHead(config.members, inputs, config.hidden, 1, normalised=True)
+        self.head = EnsembleHead(config.members, inputs, config.hidden, 1, normalized=True)
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor, usual: Tensor) -> Tensor:
         """The input rows [..., I] of chunks, raw.

@@ -61,7 +61,7 @@ class CorrectorConfig:
 
 @dataclass(frozen=True)
 class CorrectorFit:
-    """What training came to: mean squared error of the held-out actions, in normalised units.
+    """What training came to: mean squared error of the held-out actions, in normalized units.
 
     Attributes:
         planned_error: of the chunks as planned.
@@ -114,7 +114,7 @@ def need_keypoints(model: TrainablePolicy) -> FlowVLA:
 
 
 Samples = tuple[Tensor, Tensor]
-"""Inputs [N, F] and residuals [N, A], normalised; constant dimensions have none."""
+"""Inputs [N, F] and residuals [N, A], normalized; constant dimensions have none."""
 
 
 @torch.no_grad()
@@ -142,7 +142,7 @@ def _samples_of(model: FlowVLA, episode: Episode, config: CorrectorConfig, gener
 def _plan_every_frame(
     model: FlowVLA, episode: Episode, shift: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A chunk from every frame, normalised [T, H, A], and the keypoints of the frame, shifted, [T, F]."""
+    """A chunk from every frame, normalized [T, H, A], and the keypoints of the frame, shifted, [T, F]."""
     text = model.tokenize([episode.task])
     indicator = torch.tensor([int(Indicator.POSITIVE)])
     chunks, keypoints = [], []

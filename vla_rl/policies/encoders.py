@@ -19,7 +19,7 @@ class VisionConfig:
         strides: stride of each convolution.
         groups: groups of the GroupNorm after each convolution; 0: no norm.
         keypoints: number of learned image points per camera (spatial soft-argmax), which make one token; 0: none.
-            They localise well from few data.
+            They localize well from few data.
         patches: side of the grid of patch tokens per camera, 0: none.
     """
 

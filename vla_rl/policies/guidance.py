@@ -57,7 +57,7 @@ def sample_guided(
     beta: float = 5.0,
     exact_gradient: bool = True,
 ) -> Tensor:
-    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], in the policy's normalised
+    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], in the policy's normalized
     units.
     """
     actions = noise

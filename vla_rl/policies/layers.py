@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Normalizer(nn.Module):
-    """Affine map between raw units and normalised units of one vector, the last dimension of a tensor [..., D].
+    """Affine map between raw units and normalized units of one vector, the last dimension of a tensor [..., D].
 
-    A constant dimension is normalised to 0 and denormalised to its constant, whatever the network says.
+    A constant dimension is normalized to 0 and denormalized to its constant, whatever the network says.
     Offset, scale and limit are buffers: they move with the module but are no part of its state_dict, since the
     statistics are saved as data.
     """
@@ -38,7 +38,7 @@ class Normalizer(nn.Module):
         self.register_buffer("limit", torch.from_numpy(statistics.limits()), persistent=False)
 
     def normalize(self, raw: Tensor) -> Tensor:
-        """Raw units to normalised units, [..., D]."""
+        """Raw units to normalized units, [..., D]."""
         return (raw - self.offset) * self.inverse_scale
 
     def network_input(self, raw: Tensor) -> Tensor:
@@ -49,9 +49,9 @@ class Normalizer(nn.Module):
         """Normalized units within the limit, [..., D]."""
         return normalized.clamp(-self.limit, self.limit)
 
-    def denormalize(self, normalised: Tensor) -> Tensor:
-        """Normalised units to raw units, [..., D]."""
-        return normalised * self.scale + self.offset
+    def denormalize(self, normalized: Tensor) -> Tensor:
+        """Normalized units to raw units, [..., D]."""
+        return normalized * self.scale + self.offset
 
 
 def limited(normalized: Tensor, scale: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def scaled(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 class EnsembleLinear(nn.Module):
-    """M independent linear maps, [M, B, I] -> [M, B, O], each initialised as `torch.nn.Linear` is."""
+    """M independent linear maps, [M, B, I] -> [M, B, O], each initialized as `torch.nn.Linear` is."""
 
     def __init__(self, members: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -88,15 +88,15 @@ class EnsembleHead(nn.Module):
         inputs: I.
         hidden: widths of the hidden layers.
         outputs: O.
-        normalised: LayerNorm, without weights, before every rectifier.
+        normalized: LayerNorm, without weights, before every rectifier.
     """
 
     def __init__(
-        self, members: int, inputs: int, hidden: tuple[int, ...], outputs: int, normalised: bool = False
+        self, members: int, inputs: int, hidden: tuple[int, ...], outputs: int, normalized: bool = False
     ) -> None:
         super().__init__()
         widths = (inputs, *hidden)
-        self.members, self._normalised = members, normalised
+        self.members, self._normalized = members, normalized
         self.layers = nn.ModuleList(
             EnsembleLinear(members, width, following) for width, following in zip(widths, hidden, strict=False)
         )
@@ -125,5 +125,5 @@ class EnsembleHead(nn.Module):
         """Rows [M, B, I] of each member's own."""
         for layer in self.layers:
             rows = layer(rows)
-            rows = torch.relu(F.layer_norm(rows, rows.shape[-1:]) if self._normalised else rows)
+            rows = torch.relu(F.layer_norm(rows, rows.shape[-1:]) if self._normalized else rows)
         return self.out(rows)

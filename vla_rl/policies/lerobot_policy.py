@@ -73,7 +73,7 @@ class LeRobotFlowPolicy:
         scheduled = torch.from_numpy(np.ascontiguousarray(previous))[None]
         batch = self._preprocess({**_batch(observation), "action": scheduled})
         guidance = self._guidance
-        guidance.target = batch.pop("action")  # [1, K, A], normalised
+        guidance.target = batch.pop("action")  # [1, K, A], normalized
         guidance.delay_ticks, guidance.exact_gradient, guidance.enabled = delay_ticks, exact_gradient, True
         try:
             return self._sample(observation, batch)
@@ -100,7 +100,7 @@ class _Guidance:
 
     Attributes:
         enabled: the sampler asks for each velocity.
-        target: [1, K, A], what is scheduled, normalised.
+        target: [1, K, A], what is scheduled, normalized.
         delay_ticks: d.
         exact_gradient: the true vector-Jacobian product.
     """

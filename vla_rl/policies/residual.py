@@ -88,7 +88,7 @@ class Residual(nn.Module):
         return last
 
     def fit_inputs(self, rows: Tensor) -> None:
-        """Take the scale of the inputs from rows [K, I]; only before anything has been learnt."""
+        """Take the scale of the inputs from rows [K, I]; only before anything has been learned."""
         self.mean.copy_(rows.mean(0))
         self.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
 

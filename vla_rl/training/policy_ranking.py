@@ -1,6 +1,6 @@
 """How often a policy would succeed, foretold from the real episodes of a run, without a robot or a simulator.
 
-The short-range model of the run's episodes is learnt anew in what *this* policy sees, and the policy, with its critic
+The short-range model of the run's episodes is learned anew in what *this* policy sees, and the policy, with its critic
 and residual if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over
 an episode, that the model's head gives: nothing is drawn but the policy's own noise.
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.advantage import Array, effective_samples, normalise, viability
+from vla_rl.advantage import Array, effective_samples, normalize, viability
 from vla_rl.algorithms.hierarchical import WeightedCloning, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.core.errors import ConfigError
@@ -54,7 +54,7 @@ class AdvantageWeightedRegression(WeightedCloning):
     """Every step of the policy is imitated, good ones exponentially more; while the value is young, those of successes
     alone. People's steps weigh 1.
 
-    The value is the viability head's, learnt from discounted returns under the same credit; weights are normalised as
+    The value is the viability head's, learned from discounted returns under the same credit; weights are normalized as
     in HABC.
     """
 
@@ -77,7 +77,7 @@ class AdvantageWeightedRegression(WeightedCloning):
         exponential = exponential_weight(returns, value, self.config.awr)
         young = (~samples.rollout | samples.success).float()
         played = torch.where(self.data.tensor(wanted), exponential, young)
-        weight = normalise(played, samples)
+        weight = normalize(played, samples)
         clipped = (played >= self.config.awr.max_weight * (1 - 1e-6)) & samples.rollout
         return weight, {
             "weight_clipped": float(clipped.sum()) / max(int(samples.rollout.sum()), 1),
@@ -86,7 +86,7 @@ class AdvantageWeightedRegression(WeightedCloning):
 
     @torch.no_grad()
     def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
-        """Value and weight before normalisation of frames of the present round, float [B] each."""
+        """Value and weight before normalization of frames of the present round, float [B] each."""
         del cache
         value = viability(self.critics.evaluate(frames)[0])
         returns = self.data.tensor(self.data.discounted_return(frames, self.discount))

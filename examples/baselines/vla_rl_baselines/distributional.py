@@ -67,7 +67,7 @@ def bin_centres(bins: int) -> Tensor:
 
 
 def bin_of(returns: Tensor, bins: int) -> Tensor:
-    """The bin that a normalised return falls into, int64; returns outside [-1, 0] go to the outermost bins."""
+    """The bin that a normalized return falls into, int64; returns outside [-1, 0] go to the outermost bins."""
     return ((returns + 1.0) * bins).floor().long().clamp(0, bins - 1)
 
 
@@ -76,14 +76,14 @@ def distributional_loss(logits: Tensor, returns: Tensor, mask: Tensor) -> Tensor
 
     Args:
         logits: [B, bins].
-        returns: normalised Monte-Carlo returns, [B].
+        returns: normalized Monte-Carlo returns, [B].
         mask: bool [B].
     """
     per_sample = F.cross_entropy(logits, bin_of(returns, logits.shape[-1]), reduction="none")
     return torch.where(mask, per_sample, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def normalised_return(steps_left: Tensor, success: Tensor, task_steps: Tensor) -> Tensor:
+def normalized_return(steps_left: Tensor, success: Tensor, task_steps: Tensor) -> Tensor:
     """The Monte-Carlo return in [-1, 0], [B].
 
     Args:

@@ -34,7 +34,7 @@ from vla_rl_baselines.distributional import (
     DistributionalConfig,
     DistributionalCritic,
     distributional_loss,
-    normalised_return,
+    normalized_return,
 )
 
 _EVALUATION_BATCH = 512
@@ -225,7 +225,7 @@ class Recap(Cloning):
     def _returns(self, frames: Frames) -> Tensor:
         steps_left = self.data.tensor(self.data.steps_left(frames).astype(np.float32))
         success = self.data.tensor(self.data.credit.actor_outcome[frames])
-        return normalised_return(steps_left, success, self.data.tensor(self._task_steps[self.data.task_index(frames)]))
+        return normalized_return(steps_left, success, self.data.tensor(self._task_steps[self.data.task_index(frames)]))
 
     def _estimate_thresholds(self, step: int) -> None:
         """For each task the quantile above which the asked fraction of the policy's steps lies."""

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.advantage import Array, HorizonConfig, effective_samples, normalise, viability
+from vla_rl.advantage import Array, HorizonConfig, effective_samples, normalize, viability
 from vla_rl.algorithms.hierarchical import WeightedCloning, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.core.errors import ConfigError
@@ -56,7 +56,7 @@ def keep(value: Array, later: Array, reward: Array, ended: Array, elapsed: Array
 
 
 class ThresholdFilter(WeightedCloning):
-    """Value and credit are those of the viability head, learnt from discounted returns. People's steps weigh 1."""
+    """Value and credit are those of the viability head, learned from discounted returns. People's steps weigh 1."""
 
     name = "threshold"
     config_class: ClassVar[type] = ThresholdLearning
@@ -74,7 +74,7 @@ class ThresholdFilter(WeightedCloning):
         kept = ~samples.rollout | samples.success  # while the value is young
         if self.updates >= self.config.advantage.warmup_steps and bool(samples.rollout.any()):
             kept = self._keep(frames, samples.rollout.cpu().numpy()) | ~samples.rollout
-        weight = normalise(kept.float(), samples)
+        weight = normalize(kept.float(), samples)
         kept_rollouts = float((kept & samples.rollout).sum()) / max(int(samples.rollout.sum()), 1)
         return weight, {"kept": kept_rollouts, "effective_samples": effective_samples(weight)}
 

@@ -8,7 +8,7 @@ from vla_rl_baselines.distributional import (
     bin_centres,
     bin_of,
     distributional_loss,
-    normalised_return,
+    normalized_return,
 )
 
 from vla_rl.core.errors import ConfigError
@@ -25,9 +25,9 @@ def test_returns_outside_go_to_the_outermost_bins():
     assert bin_of(torch.tensor([-7.0, -1.0, 0.0, 3.0]), 201).tolist() == [0, 0, 200, 200]
 
 
-def test_normalised_returns():
+def test_normalized_returns():
     left, success = torch.tensor([0.0, 10.0, 50.0, 0.0]), torch.tensor([True, True, True, False])
-    found = normalised_return(left, success, torch.tensor(40.0))
+    found = normalized_return(left, success, torch.tensor(40.0))
     assert found.tolist() == [0.0, -0.25, -1.0, -1.0]
 
 

@@ -37,7 +37,7 @@ class ExpertConfig:
         layers: number of layers.
         heads: attention heads.
         mlp_ratio: hidden width of the feed-forward part, in widths.
-        actions_per_token: neighbouring actions that share a token; more is faster.
+        actions_per_token: neighboring actions that share a token; more is faster.
         window: an action looks at itself and the ``window - 1`` before it, and always at the prefix and a learned sink:
             a Lambda-shaped mask. 0: at all actions. Xiaomi-Robotics-0 (arXiv 2602.12684) has 4.
         rotary: rotary instead of learned positions, with actions that are not committed `NOISY_SHIFT` further along.

@@ -38,7 +38,7 @@ def rotate(rows: Tensor, angle: Tensor) -> Tensor:
 
 
 class ExpertLayer(nn.Module):
-    """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalised and
+    """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalized and
     modulated.
     """
 
@@ -85,7 +85,7 @@ class ExpertLayer(nn.Module):
 class ActionExpert(nn.Module):
     """Noisy actions, per-action flow time and prefix -> velocity.
 
-    ``actions_per_token`` neighbouring actions, with the flow time of each, share a token: T = H / actions_per_token.
+    ``actions_per_token`` neighboring actions, with the flow time of each, share a token: T = H / actions_per_token.
     """
 
     frequency: Tensor

@@ -67,7 +67,7 @@ class Prefix(NamedTuple):
 
 
 class FlowVLA(TrainablePolicy):
-    """See the module. Inputs and outputs are in raw units but for `velocity`, which lives in normalised action units.
+    """See the module. Inputs and outputs are in raw units but for `velocity`, which lives in normalized action units.
 
     Args:
         config: architecture and training options.
@@ -200,7 +200,7 @@ class FlowVLA(TrainablePolicy):
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
         """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], or [1, H]
-        for the same of all, normalised units.
+        for the same of all, normalized units.
         """
         return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
 
@@ -332,7 +332,7 @@ class FlowVLA(TrainablePolicy):
     def _integrate(
         self, start: Tensor, fixed: Tensor, prefix: Prefix, steps: int, unconditional: Prefix | None = None
     ) -> Tensor:
-        """Euler steps from ``start`` [B, H, A], normalised units. Actions that are ``fixed``, bool [B, H], or [1, H]
+        """Euler steps from ``start`` [B, H, A], normalized units. Actions that are ``fixed``, bool [B, H], or [1, H]
         for the same of all, stay as they are.
         """
         actions = start
@@ -343,7 +343,7 @@ class FlowVLA(TrainablePolicy):
         return actions
 
     def to_raw_actions(self, actions: Tensor) -> Tensor:
-        """Sampled actions [B, H, A] from normalised to raw units; discrete dimensions to the nearer of their two
+        """Sampled actions [B, H, A] from normalized to raw units; discrete dimensions to the nearer of their two
         levels.
         """
         raw = self.action_normalizer.denormalize(actions)
@@ -352,7 +352,7 @@ class FlowVLA(TrainablePolicy):
     def tokens_of(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """`features` of a normalised state."""
+        """`features` of a normalized state."""
         own = [self.state_token(state)[:, None]]
         if self.config.indicator:
             values = torch.zeros(len(state), dtype=torch.int64, device=state.device) if indicator is None else indicator

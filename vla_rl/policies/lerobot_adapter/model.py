@@ -63,7 +63,7 @@ class LeRobotModel(TrainablePolicy):
     Args:
         policy: any of those that `per_sample_loss` knows, made for ``spec``.
         spec: the robot's interface.
-        statistics: of the data; lerobot's processors normalise by them.
+        statistics: of the data; lerobot's processors normalize by them.
 
     Raises:
         UserError: if its processors need a part that is not on this machine.
@@ -189,7 +189,7 @@ class LeRobotModel(TrainablePolicy):
         ours = read_ours(folder)
         if ours is None:
             raise CheckpointError(
-                f"{folder} does not say what its numbers were normalised by (no {OURS}); fine-tune it first: "
+                f"{folder} does not say what its numbers were normalized by (no {OURS}); fine-tune it first: "
                 f"vla-rl finetune --policy {folder} --data PATH"
             )
         return cls._read(folder, ours.spec, ours.statistics, pretrained=True).eval(), ours.meta

@@ -42,7 +42,7 @@ class VlaRlConfig(PreTrainedConfig):
     optimizer_weight_decay: float = 1e-4
     rtc_config: RTCConfig | None = None
     discover_packages_path: str | None = None
-    # The model normalises by itself.
+    # The model normalizes by itself.
     normalization_mapping: dict[str, NormalizationMode] = field(
         default_factory=lambda: dict.fromkeys(("VISUAL", "STATE", "ACTION"), NormalizationMode.IDENTITY)
     )

@@ -26,7 +26,7 @@ class VlaRlPolicy(PreTrainedPolicy):
         dataset_stats: of a new policy, lerobot's statistics of the dataset.
 
     Raises:
-        ValueError: if neither the config nor ``dataset_stats`` says how to normalise.
+        ValueError: if neither the config nor ``dataset_stats`` says how to normalize.
     """
 
     config_class = VlaRlConfig
@@ -51,7 +51,7 @@ class VlaRlPolicy(PreTrainedPolicy):
             delta_dims=tuple(config.delta_dims),
         )
         self.model = FlowVLA(config.flow, spec, Statistics.from_dict(config.statistics))
-        # lerobot saves the optimiser's moments, which have the layout of their weights, only if they are contiguous.
+        # lerobot saves the optimizer's moments, which have the layout of their weights, only if they are contiguous.
         for parameter in self.model.parameters():
             parameter.data = parameter.data.contiguous()
         self.reset()

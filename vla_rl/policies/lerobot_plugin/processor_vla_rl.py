@@ -1,4 +1,4 @@
-"""lerobot's processors around our policy: batching and device only, since the model normalises by itself."""
+"""lerobot's processors around our policy: batching and device only, since the model normalizes by itself."""
 
 from typing import Any
 

@@ -195,7 +195,7 @@ def _parity(precision: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def _observations(options: argparse.Namespace, count: int, skip: int = 0) -> Any:
     """From the run's episodes; those for calibration and those for comparison differ."""
-    from vla_rl.cli.export import read_observations
+    from vla_rl.data.sources import read_observations
 
     return read_observations(options.run / "episodes", 2 * count)[skip::2][:count]
 

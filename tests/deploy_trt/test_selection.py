@@ -23,11 +23,11 @@ from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.refresh import refresh
 from deploy_trt.runtime.weights import Array, pack, unpack
 from deploy_trt.verify import verify
-from vla_rl.cli.export import read_observations
 from vla_rl.cli.main import main
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.json_files import SEAL
 from vla_rl.core.metadata import CRITIC_FOLDER, CRITIC_FORMAT, CRITIC_VERSION, read_weights, write_weights
+from vla_rl.data.sources import read_observations
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import example_row
 from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, best_index

@@ -8,11 +8,9 @@ Example: vla-rl export runs/demo --out deployments/demo
 
 import argparse
 import functools
-import itertools
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -21,9 +19,6 @@ from deploy_trt.runtime.loading import check_name
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
-
-if TYPE_CHECKING:
-    from vla_rl.training.config import RunConfig
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
 _HALF = ("fp16", "bf16")
@@ -55,8 +50,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             f"{arguments.out} holds a run, a policy or an episode store; give the deployment a folder of its own"
         )
-    folder = arguments.source
-    run = _run_to_compare(arguments) if arguments.closed_loop else None
+    folder, closed_loop = arguments.source, None
+    if arguments.closed_loop:
+        closed_loop = _closed_loop(arguments)
     if not is_deployment(folder):
         if arguments.out is None:
             raise UserError(f"{folder} is no deployment; name the folder to export it to with --out")
@@ -72,8 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if _is_unverifiable(arguments):
         print(f"{arguments.precision} is verified on its target: ONNX Runtime on a CPU cannot run it")
         return 0
-    closed_loop = functools.partial(_closed_loop, arguments, folder, run) if run else None
-    passed = _verify(folder, arguments.verify, closed_loop)
+    passed = _verify(folder, arguments.verify, closed_loop and functools.partial(closed_loop, folder))
     if arguments.benchmark:
         _benchmark(folder, arguments.verify)
     return 0 if passed else 1
@@ -83,6 +78,7 @@ def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantised precisions go over fp32."""
     from deploy_trt.export import copy_head, export_policy
     from vla_rl.acting.policy_folder import find_policy
+    from vla_rl.data.sources import read_observations
     from vla_rl.policies.folders import load_model
 
     policy = find_policy(arguments.source, arguments.version)
@@ -104,6 +100,7 @@ def _export(arguments: argparse.Namespace) -> Path:
 def _quantise(arguments: argparse.Namespace, folder: Path) -> Path:
     from deploy_trt.export import copy_head
     from deploy_trt.quantize import quantize_deployment
+    from vla_rl.data.sources import read_observations
 
     if arguments.out is None or arguments.precision in ("fp32", *_HALF):
         raise UserError(f"{folder} is exported already; --out and --precision quantise it, or give a run to export")
@@ -115,66 +112,28 @@ def _quantise(arguments: argparse.Namespace, folder: Path) -> Path:
     return out
 
 
-def read_observations(store: Path, count: int) -> Sequence[Observation]:
-    """Observations from all over an episode store, evenly."""
-    from vla_rl.data.store import EpisodeStore
-
-    episodes = EpisodeStore(store, create=False)
-    ids = episodes.ids()
-    if not ids:
-        raise UserError(f"{store} has no episodes to calibrate on")
-    chosen = ids[:: max(1, len(ids) // count)][:count]
-    each = -(-count // len(chosen))
-    observations = []
-    for episode in map(episodes.read, chosen):
-        for step in range(0, len(episode), max(1, len(episode) // each)):
-            images = {name: frames[step] for name, frames in episode.images.items()}
-            observations.append(Observation(images, episode.state[step], episode.task, step))
-    return list(itertools.islice(observations, count))
-
-
 def _is_unverifiable(arguments: argparse.Namespace) -> bool:
     """Whether ONNX Runtime on a CPU, which was asked to verify, cannot run the precision."""
     return arguments.precision in ("bf16", "fp8", "int8", "int4") and arguments.verify == "ort-cpu"
 
 
-def _run_to_compare(arguments: argparse.Namespace) -> "RunConfig":
-    """The config of the run whose success in torch the deployment's is compared with.
+def _closed_loop(arguments: argparse.Namespace) -> Callable[[Path], tuple[bool, str]]:
+    """Return what compares a deployment with the run, on the backend that is verified.
 
     Raises:
-        UserError: if the source is none, or the deployment cannot be run here.
+        UserError: If the source is no run, or the deployment cannot be run here.
     """
     from vla_rl.data.run_folder import RunFolder
     from vla_rl.training.config import RunConfig
+    from vla_rl.training.evaluation import compare_with_torch
 
     if is_deployment(arguments.source):
         raise UserError("--closed-loop compares with the policy in torch: give the run that it comes from, and --out")
     if _is_unverifiable(arguments):
         raise UserError(f"--closed-loop needs a backend that runs {arguments.precision} here; name it with --verify")
-    return RunFolder.open(arguments.source, RunConfig)[1]
-
-
-def _closed_loop(arguments: argparse.Namespace, deployment: Path, config: "RunConfig") -> tuple[bool, str]:
-    """Success of the deployment, on the backend that is verified, and of the policy that it was exported from, on the
-    evaluation's seeds.
-    """
-    from vla_rl.acting.policy_folder import find_policy
-    from vla_rl.report.statistics import wilson_interval
-    from vla_rl.training.evaluation import evaluation_jobs, run_missing
-    from vla_rl.training.simulator import SimulatorWorker
-    from vla_rl.training.workers import RolloutPool
-
-    build = functools.partial(SimulatorWorker, config, backend=arguments.verify)
-    policies = {"exported": deployment, "in torch": find_policy(arguments.source, arguments.version).path}
-    episodes, outcomes = arguments.closed_loop, {}
-    with tempfile.TemporaryDirectory() as scratch, RolloutPool(build, workers=0) as pool:
-        for name, policy in policies.items():
-            jobs = evaluation_jobs(config, policy, Path(scratch) / name, episodes)
-            outcomes[name] = sum(header.success is True for header in run_missing(pool, jobs, name))
-    bounds = [wilson_interval(successes, episodes) for successes in outcomes.values()]
-    passed = bounds[0][0] <= bounds[1][1] and bounds[1][0] <= bounds[0][1]
-    shown = ", ".join(f"{name} {successes}/{episodes}" for name, successes in outcomes.items())
-    return passed, f"{shown} (95 % intervals {'overlap' if passed else 'do not overlap'})"
+    RunFolder.open(arguments.source, RunConfig)
+    names = (arguments.source, arguments.version, arguments.verify, arguments.closed_loop)
+    return functools.partial(compare_with_torch, *names)
 
 
 def _verify(folder: Path, backend: str, closed_loop: Callable[[], tuple[bool, str]] | None) -> bool:

@@ -5,14 +5,16 @@ is there already, with the same content, is left alone.
 """
 
 import atexit
+import itertools
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import track
+from vla_rl.core.types import Observation
 from vla_rl.data.episode_header import Survey
 from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot, survey_lerobot
 from vla_rl.data.rosbag_files import is_bag
@@ -133,3 +135,23 @@ def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
     if source.path.resolve() == store.path.resolve():
         raise StoreError(f"{source.path} cannot be taken into itself")
     return add_new(store, map(source.read, track(source.ids(), f"reading {source.path}", "episode")))
+
+
+def read_observations(store: Path, count: int) -> Sequence[Observation]:
+    """Read observations from all over an episode store, evenly.
+
+    Raises:
+        UserError: If the store has no episodes.
+    """
+    episodes = EpisodeStore(store, create=False)
+    ids = episodes.ids()
+    if not ids:
+        raise UserError(f"{store} has no episodes to calibrate on")
+    chosen = ids[:: max(1, len(ids) // count)][:count]
+    each = -(-count // len(chosen))
+    observations = []
+    for episode in map(episodes.read, chosen):
+        for step in range(0, len(episode), max(1, len(episode) // each)):
+            images = {name: frames[step] for name, frames in episode.images.items()}
+            observations.append(Observation(images, episode.state[step], episode.task, step))
+    return list(itertools.islice(observations, count))

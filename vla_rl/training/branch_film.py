@@ -29,18 +29,18 @@ _DECODER_STEPS = 600
 
 
 @dataclass(frozen=True)
-class BranchFilm:
-    """What `film_branches` gives.
+class Film:
+    """Reality above, imagination below.
 
     Attributes:
-        clips: of each episode uint8 [T, 2 H, cameras W, 3], a picture for each chunk: reality above, the branch below.
-        frames_per_s: so that they play at a quarter of their speed.
-        unexplained: the share of what these episodes' chunks changed that the dynamics did not foretell.
+        clips: Of each episode, uint8 [T, 2 H, cameras W, 3].
+        frames_per_s: At which the clips should play.
+        unexplained: Fraction of variance of what the chunks changed that the dynamics did not predict; 0: not measured.
     """
 
     clips: list[NDArray[np.uint8]]
     frames_per_s: float
-    unexplained: float
+    unexplained: float = 0.0
 
 
 def film_branches(
@@ -48,8 +48,8 @@ def film_branches(
     episodes: int = 2,
     start: int = 10,
     chunks: int = CHUNKS,
-) -> BranchFilm:
-    """Film branches from the newest real episodes of a run.
+) -> Film:
+    """Film branches from the newest real episodes of a run: a picture for each chunk, at a quarter of their speed.
 
     Args:
         run: its folder; it practiced with an algorithm that imagines branches.
@@ -90,7 +90,7 @@ def film_branches(
         drawn = fit_decoder(every.features[others], look, steps, generator)
     clips = [_clip(cache, each, every, dynamics, drawn, start + ticks * np.arange(chunks + 1)) for each in shown]
     unseen = Transitions(*(part[~others] for part in every))
-    return BranchFilm(clips, spec.control_hz / ticks / _SLOWER, dynamics.unexplained(unseen))
+    return Film(clips, spec.control_hz / ticks / _SLOWER, dynamics.unexplained(unseen))
 
 
 @torch.no_grad()

@@ -1,12 +1,15 @@
 """Episodes of a policy on the held-out evaluation seeds, named by the key of everything that can change them."""
 
+import functools
 import inspect
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from deploy_trt.runtime.probe import BackendName
 from vla_rl.acting.capability import check_chunks
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.task import env_creator
@@ -18,10 +21,12 @@ from vla_rl.core.registry import OUR_PACKAGES, find
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report.statistics import wilson_interval
 from vla_rl.training.config import RunConfig
 from vla_rl.training.jobs import is_stored
 from vla_rl.training.plan import evaluation_seed
-from vla_rl.training.workers import RolloutJob, Rollouts
+from vla_rl.training.simulator import SimulatorWorker
+from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
 
 _LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium", "lerobot", "transformers")
 
@@ -146,6 +151,34 @@ def evaluate_run(
     for header in headers:
         outcomes.setdefault(header.env_id, []).append(header.success is True)
     return RunEvaluation(chosen, out, reused, outcomes)
+
+
+def compare_with_torch(
+    run: Path, version: int | None, backend: BackendName, episodes: int, deployment: Path
+) -> tuple[bool, str]:
+    """Compare the success of a deployment with that of the policy that it was exported from, on held-out seeds.
+
+    Args:
+        run: The run folder.
+        version: Of its policy; None: the newest.
+        backend: Of the deployment.
+        episodes: Number of held-out seeds.
+        deployment: Folder of the deployment.
+
+    Returns:
+        Whether the 95 % intervals overlap, and both successes in words.
+    """
+    _, config = RunFolder.open(run, RunConfig)
+    policies, outcomes = {"exported": deployment, "in torch": find_policy(run, version).path}, {}
+    build = functools.partial(SimulatorWorker, config, backend=backend)
+    with tempfile.TemporaryDirectory() as scratch, RolloutPool(build, workers=0) as pool:
+        for name, policy in policies.items():
+            jobs = evaluation_jobs(config, policy, Path(scratch) / name, episodes)
+            outcomes[name] = sum(header.success is True for header in run_missing(pool, jobs, name))
+    bounds = [wilson_interval(successes, episodes) for successes in outcomes.values()]
+    passed = bounds[0][0] <= bounds[1][1] and bounds[1][0] <= bounds[0][1]
+    shown = ", ".join(f"{name} {successes}/{episodes}" for name, successes in outcomes.items())
+    return passed, f"{shown} (95 % intervals {'overlap' if passed else 'do not overlap'})"
 
 
 def run_missing(pool: Rollouts, jobs: Sequence[RolloutJob], label: str = "") -> list[EpisodeHeader]:

@@ -9,6 +9,7 @@ foretold, and a residual that was practiced in a model of the same episodes is f
 tick is left out, and so is delay.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
@@ -49,6 +51,24 @@ class PredictedSuccess:
     worlds: tuple[float, ...]
 
 
+def rank_policies(run: Path, policies: Sequence[Path], episodes: int = EPISODES) -> dict[Path, PredictedSuccess]:
+    """Predict the success of policies, the best one first.
+
+    Args:
+        run: The run folder whose episodes the model learns from.
+        policies: Policy folders, or runs: their newest; empty: all policies of the run.
+        episodes: Number of imagined episodes of each.
+
+    Raises:
+        UserError: See `predict_success`.
+    """
+    folder, _ = RunFolder.open(run, RunConfig)
+    own = [folder.policy(version) for version in folder.policy_versions()]
+    chosen = [find_policy(path).path for path in policies] or own
+    found = {policy: predict_success(run, policy, episodes) for policy in chosen}
+    return dict(sorted(found.items(), key=lambda each: -each[1].success))
+
+
 def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> PredictedSuccess:
     """Play a policy in the model of a run's episodes.
 
@@ -64,9 +84,7 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
     """
     _, config = RunFolder.open(run, RunConfig)
     require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)
-    ticks = max(
-        2, config.execution.execute_ticks
-    )  # a chunk of one has no slope, of which critics and residuals are told
+    ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, which critics and residuals read
     told = {"distill_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
         told["dynamics"] = config.learning.dynamics

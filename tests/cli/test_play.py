@@ -61,14 +61,14 @@ def press_a_key(waiting: threading.Thread, page: BrowserPage) -> None:
     deadline_s = time.monotonic() + WITHIN_S
     while waiting.is_alive() and time.monotonic() < deadline_s:
         if page.newest()[1].get("waiting"):
-            page.tell(Input(pressed=("Enter",)))
+            page.add(Input(pressed=("Enter",)))
         time.sleep(0.02)
     assert not waiting.is_alive()
 
 
 def test_nothing_begins_before_a_key_and_then_the_policy_acts(page: BrowserPage, robot: EnvRobot) -> None:
     person = BrowserSupervisor(robot.env, BrowserConfig(**FAST))
-    page.tell(Input(pressed=("x",)))  # before anybody was asked
+    page.add(Input(pressed=("x",)))  # before anybody was asked
     waiting = threading.Thread(target=person.reset, args=(0,), daemon=True)
     waiting.start()
     waiting.join(0.5)
@@ -84,7 +84,7 @@ def test_a_key_takes_over_moves_the_chosen_arm_and_t_gives_back(page: BrowserPag
     person, rest = BrowserSupervisor(robot.env, BrowserConfig(**FAST)), robot.rest_command()
     begin(person, page)
     span = robot.actions.high - robot.actions.low
-    page.tell(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
+    page.add(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
     for tick in range(4):
         command = person.command(tick, rest)
     assert command is not None
@@ -93,24 +93,24 @@ def test_a_key_takes_over_moves_the_chosen_arm_and_t_gives_back(page: BrowserPag
     expected[[0, 2]] += 4 * a_tick * span[[0, 2]]
     assert command == pytest.approx(expected, abs=1e-5)
     assert page.newest()[1]["person"]
-    page.tell(Input(pressed=("2", " ", "²")))
+    page.add(Input(pressed=("2", " ", "²")))
     command = person.command(5, rest + 9)
     assert command is not None
     assert command[7] == robot.actions.low[7], "the second gripper closes"
     assert command[:3] == pytest.approx(expected[:3], abs=1e-5), "what is not moved stays where the person left it"
-    page.tell(Input(axes=(0.0, 0.05, -1.0)))
+    page.add(Input(axes=(0.0, 0.05, -1.0)))
     raised = person.command(6, rest)
     assert raised is not None
     assert raised[6] < command[6]
     assert raised[5] == pytest.approx(command[5]), "a stick that is hardly moved is at rest"
-    page.tell(Input(pressed=("t",)))
+    page.add(Input(pressed=("t",)))
     assert person.command(7, rest) is None
 
 
 def test_what_the_policy_would_do_is_shown_beside_what_the_person_does(page: BrowserPage, robot: EnvRobot) -> None:
     person = BrowserSupervisor(robot.env, BrowserConfig(**FAST))
     begin(person, page)
-    page.tell(Input(drag=(0.1, 0.0)))
+    page.add(Input(drag=(0.1, 0.0)))
     person.command(0, robot.actions.high)
     status = page.newest()[1]
     assert status["policy"] == [1.0] * 8
@@ -131,7 +131,7 @@ class Scripted(BrowserSupervisor):
         super().reset(seed)
 
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        self.page.tell(Input(frozenset({"ArrowLeft"}) if 5 <= tick < 12 else frozenset(), ("t",) if tick == 20 else ()))
+        self.page.add(Input(frozenset({"ArrowLeft"}) if 5 <= tick < 12 else frozenset(), ("t",) if tick == 20 else ()))
         return super().command(tick, proposed)
 
 
@@ -157,7 +157,7 @@ def test_any_environment_can_be_driven(page: BrowserPage) -> None:
     env.reset(seed=0)
     begin(person, page)
     assert person.command(0, np.zeros(2, np.float32)) is None
-    page.tell(Input(frozenset({"ArrowUp"})))
+    page.add(Input(frozenset({"ArrowUp"})))
     command = person.command(1, np.zeros(2, np.float32))
     assert command is not None
     assert command[1] > 0
@@ -183,9 +183,9 @@ def test_a_person_drives_as_the_run_declares(name: str, declared: EnvDeclaration
     person = make_supervisor(name, robot.env, TakeoverConfig(supervisor="browser", options=BrowserConfig(**FAST)))
     robot.reset(0)
     begin(person, page)
-    page.tell(Input(frozenset({"ArrowRight"}), ("ArrowRight",)))
+    page.add(Input(frozenset({"ArrowRight"}), ("ArrowRight",)))
     assert person.command(0, robot.rest_command()) == pytest.approx([0.3, 0.0])
-    page.tell(Input())
+    page.add(Input())
     assert person.command(1, robot.rest_command()) == pytest.approx([0.0, 0.0]), "no step without a key"
 
 
@@ -230,7 +230,7 @@ def driving(page: BrowserPage, robot: EnvRobot) -> Iterator[None]:
     thread.start()
     yield
     ended.set()
-    page.tell(Input(pressed=("Enter",)))
+    page.add(Input(pressed=("Enter",)))
     thread.join(WITHIN_S)
 
 

@@ -218,7 +218,7 @@ def test_a_teleoperator_is_started_before_the_real_time_priority(
     ("change", "message"),
     [
         (["--robot", "moc"], "Did you mean 'mock'"),
-        (["--robot", "mock", "--takeover"], "nobody can take over"),
+        (["--robot", "mock", "--takeover"], "has no takeover source"),
         (["--robot", "sim", "--version", "3"], "is no run folder"),
         (["--robot", "sim", "--episodes", "0"], "must be at least 1"),
         (["--robot", "sim", "--strategy", "naiv"], "Did you mean 'naive'"),

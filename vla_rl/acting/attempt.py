@@ -37,9 +37,9 @@ class Attempts:
         gate: between every source and the robot.
         origin: where the episodes happen.
         env_id: the environment or robot.
-        subscribers: told of every step, after the recorder, and of every episode.
-        rearms: an attempt begins with the gate armed, whatever the one before ended with: nobody stands beside a
-            simulated robot. False where somebody has to look first.
+        subscribers: get every step, after the recorder, and every episode.
+        rearms: an attempt begins with the gate armed, whatever the one before ended with, as suits a
+            simulated robot. False: a person has to look first.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Attempts:
         """Run one attempt.
 
         Args:
-            source: who decides the actions.
+            source: decides the actions.
             episode_id: name of the record.
             seed: fixes the world, the policy's noise and the supervisor.
             policy_version: of the weights that act; -1: no policy.

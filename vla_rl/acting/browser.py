@@ -48,7 +48,7 @@ class BrowserConfig:
         size_px: height of the pictures, of a task that can draw itself at any size.
         speed: of a held key or a full deflection, see `robot_io.motion.MotionSteps`.
         pace: how fast the task goes, 1: real time.
-        alone: nobody else acts; each attempt waits for the person to begin it.
+        alone: no policy acts; each attempt waits for the person to begin it.
         world: folder of a world model that imagines the same actions beside the task; empty: none.
     """
 
@@ -90,12 +90,12 @@ class BrowserPage:
         self._pictures: dict[str, NDArray[np.uint8]] = {}
         self._status: dict[str, Any] = {}
 
-    def tell(self, told: Input) -> None:
+    def add(self, new: Input) -> None:
         """What the page reports."""
         with self._lock:
-            drag = self._input.drag[0] + told.drag[0], self._input.drag[1] + told.drag[1]
-            self._input = Input(told.held, self._input.pressed + told.pressed, drag, told.axes)
-        if told.pressed:
+            drag = self._input.drag[0] + new.drag[0], self._input.drag[1] + new.drag[1]
+            self._input = Input(new.held, self._input.pressed + new.pressed, drag, new.axes)
+        if new.pressed:
             self._pressed_any.set()
 
     def take(self) -> Input:
@@ -172,7 +172,7 @@ class BrowserSupervisor(TakeoverSource):
 
     @override
     def reset(self, seed: int) -> None:
-        """Show the task, and wait for a key: before the first attempt, or before each where nobody else acts."""
+        """Show the task, and wait for a key: before the first attempt, or before each if no policy acts."""
         page = self._page = browser_page_at(self._config.port)
         self._last: Float32Array | None = None
         self._engaged, self._open, self._due_s = False, dict.fromkeys(range(len(self._steps.groups)), True), 0.0
@@ -195,10 +195,10 @@ class BrowserSupervisor(TakeoverSource):
         time.sleep(max(self._due_s - time.monotonic(), 0))
         return command
 
-    def _decide(self, told: Input, proposed: Float32Array) -> Float32Array | None:
+    def _decide(self, new: Input, proposed: Float32Array) -> Float32Array | None:
         """The person's command, or None."""
         gripper = 0.0
-        for key in told.pressed:
+        for key in new.pressed:
             if key == "t" and not self._config.alone:
                 self._engaged = not self._engaged
             elif key == " ":
@@ -206,7 +206,7 @@ class BrowserSupervisor(TakeoverSource):
                 gripper = 1.0 if self._open[self._steps.group] else -1.0
             elif key.isascii() and key.isdigit() and 0 < int(key) <= len(self._steps.groups):
                 self._steps.group = int(key) - 1
-        direction = self._direction(told)
+        direction = self._direction(new)
         moves = bool(direction.any() or gripper)
         self._engaged = self._engaged or (moves and not self._config.alone)
         if not (moves or self._engaged):
@@ -214,14 +214,14 @@ class BrowserSupervisor(TakeoverSource):
         still = proposed if self._last is None else self._last
         return self._steps(np.where(self._delta, np.float32(0), still), direction, gripper)
 
-    def _direction(self, told: Input) -> Float32Array:
-        direction = np.array([axis if abs(axis) > _DEAD_ZONE else 0 for axis in told.axes], np.float32)
-        for key in told.held & MOVES.keys():
+    def _direction(self, new: Input) -> Float32Array:
+        direction = np.array([axis if abs(axis) > _DEAD_ZONE else 0 for axis in new.axes], np.float32)
+        for key in new.held & MOVES.keys():
             axis, sign = MOVES[key]
             direction[axis] += sign
         direction = direction.clip(-1, 1)
         # Across the whole picture is across the whole range; the page's y points down.
-        direction[:2] += np.array((told.drag[0], -told.drag[1])) * self._hz / self._config.speed
+        direction[:2] += np.array((new.drag[0], -new.drag[1])) * self._hz / self._config.speed
         return direction
 
     def _begin_imagining(self, seed: int) -> Mapping[str, NDArray[np.uint8]]:

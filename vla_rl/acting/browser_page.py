@@ -51,7 +51,7 @@ class _Handler(PageHandler):
             length = int(self.headers.get("Content-Length", 0))
             if self.path != "/controls" or not 0 <= length <= _LONGEST_BODY:
                 raise ValueError("unknown address or too long")
-            self.page.tell(_read_input(parse_json(self.rfile.read(length))))
+            self.page.add(_read_input(parse_json(self.rfile.read(length))))
         except (ValueError, KeyError, TypeError):
             self.send_error(HTTPStatus.BAD_REQUEST)
             return
@@ -79,11 +79,11 @@ class _Handler(PageHandler):
             return
 
 
-def _read_input(told: dict[str, Any]) -> Input:
+def _read_input(message: dict[str, Any]) -> Input:
     """What the page said. Raises KeyError, TypeError or ValueError if it is not of this form."""
-    keys, pressed = ([str(key) for key in told[name]] for name in ("keys", "pressed"))
-    across, down = (float(part) for part in told["drag"])
-    right, away, up = (min(max(float(part), -1.0), 1.0) for part in told["axes"])
+    keys, pressed = ([str(key) for key in message[name]] for name in ("keys", "pressed"))
+    across, down = (float(part) for part in message["drag"])
+    right, away, up = (min(max(float(part), -1.0), 1.0) for part in message["axes"])
     if not all(map(math.isfinite, (across, down, right, away, up))):
         raise ValueError("a motion that is no number")
     return Input(frozenset(keys), tuple(pressed), (across, down), (right, away, up))

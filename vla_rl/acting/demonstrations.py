@@ -1,4 +1,4 @@
-"""Demonstrations that somebody brings, instead of an expert's: from a store, a run or a LeRobotDataset into a run."""
+"""Import demonstrations into a run, in place of an expert's: from a store, a run or a LeRobotDataset."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def bring_demonstrations(
         store: of the run.
         specs: task -> the interface of a policy for it.
         most: how many are taken at most; 0: all.
-        speed: up to so many times as fast as they were shown, see `vla_rl.acting.retiming`.
+        speed: largest factor by which they are made faster, see `vla_rl.acting.retiming`.
         gripper_dims: task -> the dimensions of its actions that are grippers, for that.
         bounds: task -> its lowest and highest action, for that.
 

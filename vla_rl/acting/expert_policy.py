@@ -38,7 +38,7 @@ class ExpertPolicy(Policy):
     def __init__(self, env: str, options: dict[str, Any], nan_from_tick: int = -1) -> None:
         import sim
 
-        # The smallest pictures: nobody looks at them.
+        # The smallest pictures, as they are not used.
         self._env = _make(env, {**options, "image_size": 16})
         self._expert = sim.make_expert(self._env)
         self._nan_from_tick = nan_from_tick

@@ -39,14 +39,14 @@ class Injection:
         findings: of the faults that were tried.
 
     Raises:
-        UserError: for faults that do not apply; for a robot where nobody would look after a stop.
+        UserError: for faults that do not apply; for a robot that no person looks at after a stop.
     """
 
     def __init__(self, setup: RobotSetup, names: str, chunk_ticks: int, hold_ticks: int, seed: int) -> None:
         robot, gate = setup.robot, setup.gate
         if setup.origin is Origin.REAL and setup.wait_for_person is None:
             raise UserError(
-                "after each fault a person looks at a real robot, and nobody is asked here: leave --unattended "
+                "after each fault a person looks at a real robot, and --unattended asks no person: leave it "
                 "and robot.reset_service out, or say robot.simulated=true"
             )
         detectors = [*getattr(robot, "detectors", ())]
@@ -78,7 +78,7 @@ class Injection:
         return itertools.takewhile(lambda _: self.pending, itertools.count(first))
 
     def attempt(self, run: Callable[[], EpisodeSummary]) -> EpisodeSummary | None:
-        """Run an attempt with the next fault; None if it did not begin. Whoever has to look at the robot has looked."""
+        """Run an attempt with the next fault; None if it did not begin. A person has looked at the robot before."""
         self._begin()
         try:
             summary = run()
@@ -111,7 +111,7 @@ class Injection:
         if robot.begun_ns is not None and (summary.stopped or over):
             finding = judge(fault, robot.begun_ns, robot.samples, self._settings)
             if not summary.stopped and finding.passed:
-                finding = replace(finding, passed=False, why_not="nobody stopped the attempt")
+                finding = replace(finding, passed=False, why_not="the attempt was not stopped")
             self._keep(finding)
             return
         self._tries += 1

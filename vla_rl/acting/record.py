@@ -1,4 +1,4 @@
-"""Demonstrations recorded: somebody drives a simulated task or a robot, and what succeeded is kept."""
+"""Record demonstrations: a person or a script drives a task or a robot, and successes are kept."""
 
 import itertools
 import logging
@@ -36,11 +36,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """Everything that decides a recording beside who drives.
+    """Everything that decides a recording, except the driver.
 
     Attributes:
         task: what is demonstrated.
-        takeover: the one who drives, if that is a part of ``vla_rl.takeovers``, and his options.
+        takeover: the driver, if it is a part of ``vla_rl.takeovers``, and its options.
         gate: limits; those that are empty are the environment's.
         keyboard: how keys, and a SpaceMouse, move things.
         robot: the own options of a robot, instead of a task.
@@ -109,13 +109,13 @@ def record_robot(name: str, order: RecordOrder, config: RecordConfig) -> list[st
     """Record demonstrations on a robot, driven by its own teleoperator. Returns the ids of the added episodes.
 
     Raises:
-        UserError: if nobody can drive the robot, or it was stopped and somebody has to look.
+        UserError: if the robot has no teleoperator, or it was stopped and a person has to look.
     """
     setup = set_up_robot(name, RobotRequest(None, MonotonicClock(), config.gate, options=config.robot))
     try:
         setup.robot.connect()
         if setup.make_takeover is None:
-            raise UserError(f"nobody can drive the robot {name!r}: name its teleoperator, robot.teleop={{type: ...}}")
+            raise UserError(f"the robot {name!r} has no teleoperator: name it, robot.teleop={{type: ...}}")
         source = SoleDriver(setup.make_takeover(), setup.gate.config.delta_dims)
         attempts = Attempts(setup.robot, setup.gate, Origin.DEMO, setup.env_id, rearms=setup.origin is Origin.SIM)
 

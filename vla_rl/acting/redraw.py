@@ -41,7 +41,7 @@ class Redrawer:
         """
         try:
             return self._draw(episode, steps, size_px)
-        except Exception as error:  # a task that is not installed here, or whatever somebody's environment raises
+        except Exception as error:  # a task that is not installed here, or whatever a user's environment raises
             if episode.env_id not in self._told:
                 self._told.add(episode.env_id)
                 kind = f"{type(error).__name__}: {one_line(error)}"

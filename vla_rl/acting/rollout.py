@@ -77,7 +77,7 @@ class RolloutOrder:
     """What is asked for.
 
     Attributes:
-        policy: who acts.
+        policy: the policy that acts.
         robot: by name, see `vla_rl.acting.robots`.
         episodes: attempts, at least 1.
         seed: of the first attempt; the next one has the next seed.
@@ -105,7 +105,7 @@ class RolloutResult(NamedTuple):
     """What came of it.
 
     Attributes:
-        outcomes: of each attempt, None where nobody judged it.
+        outcomes: of each attempt; None: not judged.
         findings: how each injected fault was met.
     """
 
@@ -185,9 +185,9 @@ class WatchedAttempts:
 
     Args:
         setup: the robot, connected.
-        subscribers: told of every step, after the recorder.
+        subscribers: get every step, after the recorder.
         added: dimensions of the policy's steps that were added up to targets; stored as steps again.
-        rearmed: stops are wanted; whoever causes them arms the gate again, when a person has looked.
+        rearmed: stops are wanted; the caller arms the gate again, when a person has looked.
     """
 
     def __init__(
@@ -205,7 +205,7 @@ class WatchedAttempts:
         self._was_stopped = False
 
     def check_may_go_on(self) -> None:
-        """Refuse the next attempt if the one before was stopped and nobody has looked at the robot since.
+        """Refuse the next attempt if the one before was stopped and no person has looked at the robot since.
 
         Raises:
             UserError: on a real robot after a stop, by the gate or because the policy fell silent.
@@ -241,7 +241,7 @@ def resolve_config(
 ) -> RolloutConfig:
     """Defaults, then the sections of the policy's run, then the file of limits, then strategy and overrides.
 
-    In real time nothing waits for a policy: without a strategy of one's own choice it is the best asynchronous one that
+    In real time nothing waits for a policy: unless a strategy is named, it is the best asynchronous one that
     the policy supports. ``sync`` of a run is its simulator's setting; another strategy is what the policy practiced.
     """
     base = {
@@ -291,7 +291,7 @@ def _planner(
 
 @contextmanager
 def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
-    """The live panel, in real time and where somebody can see it."""
+    """The live panel, in real time and on a terminal."""
     if not realtime or not sys.stderr.isatty():
         yield []
         return
@@ -302,7 +302,7 @@ def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]
 def _supervised(executor: Executor, setup: RobotSetup) -> ActionSource:
     """The executor, with the robot's teleoperator or supervisor."""
     if setup.make_takeover is None:
-        raise UserError(f"nobody can take over robot {setup.env_id!r}; leave --takeover out")
+        raise UserError(f"robot {setup.env_id!r} has no takeover source; leave --takeover out")
     takeover_source = setup.make_takeover()
     shadow = getattr(takeover_source, "wants_proposals", False)
     return TakeoverSwitch(executor, takeover_source, infer_during_takeover=shadow)

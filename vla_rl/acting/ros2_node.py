@@ -50,7 +50,7 @@ from vla_rl.report.live_view import LiveView
 _log = logging.getLogger(__name__)
 
 _ORDINARY = Reason.RATE | Reason.SMOOTHED | Reason.LATCHED
-_SAID_FOR_S = 2.0  # a reason that comes and goes with the ticks is told as one
+_SAID_FOR_S = 2.0  # a reason that comes and goes with the ticks is reported as one
 
 LoadPolicy = Callable[[], Policy]
 

@@ -131,7 +131,7 @@ class SimulatorSetup:
         return spec_of_robot(self.env_id, self.robot)
 
     def demonstrator(self, operator: str | None = None) -> Demonstrator:
-        """The scripted expert of the environment, or a named operator who drives it.
+        """The scripted expert of the environment, or a named operator that drives it.
 
         Raises:
             UserError: if it has none.
@@ -148,7 +148,7 @@ class SimulatorSetup:
         return Demonstrator(expert.act, expert.reset)
 
     def supervisor(self, config: TakeoverConfig) -> TakeoverSource:
-        """Who may take over.
+        """The configured takeover source.
 
         Raises:
             UserError: if that one cannot supervise this environment.

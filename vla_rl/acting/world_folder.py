@@ -102,7 +102,7 @@ def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) 
                 episode = source.recorded(episode_id)
                 if episode.env_id != env_id or edited["left_out"]:
                     continue
-                # Simulated captures, chunks and ages tell a world model nothing.
+                # Simulated captures, chunks and ages say nothing to a world model.
                 store.add(replace(episode, episode_id=copied, extras={}))
             if store.edited_values(copied) != edited:
                 store.edit(copied, **edited)

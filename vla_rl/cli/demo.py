@@ -105,7 +105,7 @@ def _asked_task(arguments: argparse.Namespace) -> str:
 
 
 def _draw_task(monitor: "Monitor") -> None:
-    """What the policy will learn, seen before anything is learnt; of a task that draws itself at any size."""
+    """What the policy will learn, seen before anything is learned; of a task that draws itself at any size."""
     from vla_rl.core.registry import find, names
 
     if monitor.title in names("tasks"):

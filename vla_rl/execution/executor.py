@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 REQUEST_TIMEOUT_TICKS = 16  # a request without an answer for so long is given up, and another one is made
-_DELAY_WINDOW = 10  # the delay estimate is the largest of so many last delays
+_DELAY_WINDOW = 10  # the delay estimate is the largest of the last ones
 
 
 class DelayEstimator:

@@ -2,7 +2,7 @@
 
 The control process (the caller) has no torch: it copies an observation into shared memory and goes on; plans appear in
 another mailbox when they are ready. The inference process loads the policy itself. An epoch counter, advanced by every
-reset, tells plans of an earlier attempt from those of this one.
+reset, separates plans of an earlier attempt from those of this one.
 """
 
 import logging
@@ -267,7 +267,7 @@ def serve(
         if message["epoch"] != epoch:
             try:
                 policy.reset(int(message["seed"]))
-            except Exception as error:  # told like those of its plans; the next request tries again
+            except Exception as error:  # reported like those of its plans; the next request tries again
                 _publish_error(answers, int(message["epoch"]), int(message["request_id"]), error)
                 continue
             epoch = int(message["epoch"])

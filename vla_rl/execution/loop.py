@@ -144,15 +144,15 @@ def run_episode(
     subscribers: Sequence[Subscriber] = (),
     max_ticks: int = 100_000,
 ) -> EpisodeSummary:
-    """Run one attempt to its end and tell the subscribers every step. The robot comes to rest whatever happens, braked
-    within the gate's limits.
+    """Run one attempt to its end and notify the subscribers of every step. The robot comes to rest in any case, braked
+    within the limits of the gate.
 
     Args:
         robot: connected.
-        source: who decides the actions; `Executor` for a policy, `TakeoverSwitch` around it for a supervised one.
+        source: decides the actions; `Executor` for a policy, `TakeoverSwitch` around it for a supervised one.
         gate: stands between the source and the robot; there is no way around it.
         seed: fixes the world, the policy's noise and the supervisor.
-        subscribers: told of each step after its command was written.
+        subscribers: get each step after its command was written.
         max_ticks: the attempt is truncated here at the latest.
 
     Raises:
@@ -197,7 +197,7 @@ def _await_first_plan(robot: EpisodicRobot, source: ActionSource) -> None:
 
 
 class _Attempt:
-    """The bookkeeping of one attempt: ticks, endings, and what subscribers are told."""
+    """The bookkeeping of one attempt: ticks, endings, and what subscribers get."""
 
     def __init__(self, robot: EpisodicRobot, gate: Gate, rest: Float32Array, max_ticks: int) -> None:
         self._robot = robot

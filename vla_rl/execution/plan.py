@@ -73,7 +73,7 @@ class TickAction:
 
 
 class ActionSource(Protocol):
-    """Who decides the actions: an executor of chunks, a person, a demonstrator."""
+    """Decides the actions: an executor of chunks, a person, a demonstrator."""
 
     def reset(self, seed: int, rest: Float32Array) -> None:
         """Start an attempt; ``rest`` float32 [A] is the command that keeps the robot where it is."""

@@ -101,7 +101,7 @@ class SoleDriver(ActionSource):
     """A takeover source that acts alone, as a demonstrator. Where it says nothing the robot holds still.
 
     Args:
-        driver: who acts; what it is told as proposed is the command that holds still.
+        driver: acts; the action proposed to it is the command that holds still.
         delta_dims: dimensions of the action that are steps, of which 0 holds still; the others repeat the last command.
     """
 

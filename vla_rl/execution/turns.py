@@ -30,7 +30,7 @@ class Turns:
         return self._hub.switch(question)
 
     def run[Result](self, attempts: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Result]:
-        """Run the attempts, so many at once, and yield what each returns as it ends.
+        """Run the attempts, several at once, and yield what each returns as it ends.
 
         Args:
             attempts: each is taken from the iterable when there is room for it.

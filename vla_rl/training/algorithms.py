@@ -58,7 +58,7 @@ def save_learned(algorithm: Algorithm, folder: Path, version: int) -> None:
     """Write the policy that should act from now on, with what chooses for it.
 
     Raises:
-        UserError: if the algorithm has learnt nothing that may act.
+        UserError: if the algorithm has learned nothing that may act.
     """
     policy = algorithm.policy()
     assert isinstance(policy, TrainablePolicy)

@@ -10,7 +10,7 @@ class BackgroundRollouts:
     """Runs jobs one batch after the other in a thread of its own; the pool's workers do the work.
 
     Args:
-        pool: runs the jobs; nobody else may use it at the same time.
+        pool: runs the jobs; it must not be used otherwise meanwhile.
     """
 
     def __init__(self, pool: Rollouts) -> None:

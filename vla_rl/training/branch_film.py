@@ -1,4 +1,4 @@
-"""A film of branches: what happened in the newest episodes, and below it what the short-range model foretold from one
+"""A film of branches: what happened in the newest episodes, and below it what the short-range model predicted from one
 moment on, with the actions that were sent.
 
 Dynamics and decoder are trained for the film alone, on all other episodes of the run.
@@ -23,7 +23,7 @@ from world_model.feature_decoder import FeatureDecoder, fit_decoder
 from world_model.feature_dynamics import FeatureDynamics, Transitions, fit_dynamics
 
 CHUNKS = 7
-"""Of a branch in a film, unless somebody wants others: twice as many as practice imagines."""
+"""Of a branch in a film, by default: twice as many as practice imagines."""
 _SLOWER = 4
 _DECODER_STEPS = 600
 

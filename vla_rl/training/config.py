@@ -48,8 +48,8 @@ class RunConfig:
         rollout_precision: of the policy that practices, where a robot's computer will act in a low one: ``fp32`` or
             ``int8-dynamic`` through ONNX Runtime, or ``trt``, engines of TensorRT on this machine's GPU, which are
             built once and refitted with every version. Learning and evaluation stay in full precision, ``torch``.
-        sinks: who else is told of every metric, beside metrics.jsonl and TensorBoard: entry points of ``vla_rl.sinks``
-            (wandb, mlflow, trackio) or ``module:Name``.
+        sinks: further subscribers of every metric, beside metrics.jsonl and TensorBoard: entry points of
+            ``vla_rl.sinks`` (wandb, mlflow, trackio) or ``module:Name``.
     """
 
     task: TaskConfig = field(default_factory=TaskConfig)

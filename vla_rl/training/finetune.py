@@ -37,7 +37,7 @@ class FinetuneConfig:
     """Everything that decides a run of offline fine-tuning.
 
     Attributes:
-        data: absolute paths of what is learnt from; copied into the run's own store before anything else.
+        data: absolute paths of what is learned from; copied into the run's own store before anything else.
         mapping: how LeRobotDatasets and bags become episodes.
         start: absolute path of the policy to fine-tune, copied into the run; empty: a new policy.
         policy: of a new policy, its kind and what that takes.

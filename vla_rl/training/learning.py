@@ -38,10 +38,10 @@ _MEASURED = ("_loss", "_gradient_norm")  # what is no number any more when train
 
 @dataclass(frozen=True)
 class RunRecords:
-    """What a process finds of a run, and whom it tells of what it does.
+    """What a process finds of a run, and the subscribers of what it does.
 
     Attributes:
-        subscribers: told of every metric.
+        subscribers: get every metric.
         published: (kind, round) of the metrics that earlier processes of this run have published.
         progress: the newest checkpoint, (gradient steps done, state); None where there is none.
     """
@@ -130,7 +130,7 @@ class LearningRun:
         """What is to be known of a learner before it learns from a round; nothing here."""
 
     def _after_last_step(self, learner: Algorithm, stage: Stage) -> None:
-        """What is to be known of a learner that has learnt, before its policy is written; nothing here."""
+        """What is to be known of a learner that has learned, before its policy is written; nothing here."""
 
     def _publish(self, kind: str, stage: Stage, step: int, values: Mapping[str, float]) -> None:
         record = {"kind": kind, "round": stage.round, "step": step, "time_s": time.time(), **values}
@@ -173,21 +173,21 @@ class LearningRun:
                 write_atomic(self.folder.traces / f"{episode.episode_id}.npz", content.getvalue())
 
 
-def _numbers(told: Any) -> dict[str, float]:
-    """What an update tells, which somebody's own may forget to return, or return as tensors.
+def _numbers(logs: Any) -> dict[str, float]:
+    """Check what an update returned: a user's algorithm may return nothing, or tensors.
 
     Raises:
         UserError: in that case.
     """
-    if not isinstance(told, Mapping):
+    if not isinstance(logs, Mapping):
         raise UserError(
-            f"update() of the algorithm returned a {type(told).__name__}; expected what to log, such as what "
+            f"update() of the algorithm returned a {type(logs).__name__}; expected what to log, such as what "
             "update_actor returns: names and numbers"
         )
-    for name, value in told.items():
+    for name, value in logs.items():
         if not isinstance(value, int | float | np.number):
             raise UserError(
                 f"update() of the algorithm logs {name!r} as a {type(value).__name__}; expected a number: float(...) "
                 "of it"
             )
-    return dict(told)
+    return dict(logs)

@@ -204,7 +204,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     if "efficiency" in learner.learns and not total.efficiency:
         found.append("no steps for the efficiency critic: it needs successful episodes")
     if "outcome" in learner.learns and not (total.succeeded and total.failed):
-        found.append("all outcomes are alike: the critic of chunks can tell nothing, and the policy will act as it is")
+        found.append("all outcomes are alike: the chunk critic cannot rank actions, and the policy will act as it is")
     teaches = learner.config.trains_policy
     if teaches and not total.imitated:
         found.append("nothing that the actor may imitate: training would change nothing")

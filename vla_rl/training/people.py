@@ -17,15 +17,15 @@ Trace = Callable[[FrameCache, NDArray[np.int64]], dict[str, NDArray[Any]]]
 
 def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, chunk_ticks: int = 0) -> dict[str, float]:
     """Per person, under ``NAME/FIGURE``: ``demonstrations`` and their mean length (``steps``), ``takeovers`` and the
-    share of them that ended in success (``rescued``), ``person_steps``, and what the critics say of the steps that he
+    share of them that ended in success (``rescued``), ``person_steps``, and what the critics say of the steps that they
     decided, where there are such: the mean ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps
-    saved) and ``value_rise`` (by how much what is foretold rises while he drives for a chunk). Empty where nobody is
-    known by name.
+    saved) and ``value_rise`` (by how much the predicted value rises while they drive for a chunk). Empty where
+    no person is known by name.
 
     Args:
         cache: the episodes of the round.
         store: of the same episodes; read where several people are named in one.
-        trace: of a learner that has learnt the round.
+        trace: of a learner that has learned the round.
         chunk_ticks: of the critic of chunks; 0: there is none, nor a ``value_rise``.
     """
     episodes: dict[str, list[CachedEpisode]] = {}

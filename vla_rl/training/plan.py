@@ -24,18 +24,18 @@ class BudgetConfig:
 
     Attributes:
         demonstrations: successful expert episodes that the supervised policy is trained on, or how many are taken at
-            most of those that somebody brings; 0: all of these.
+            most of those that are imported; 0: all of these.
         supervised_steps: gradient steps of behaviour cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.
         staleness: how many versions older the policy that practices may be than the newest one, so that collectors and
             evaluations go on while the learner learns: round r is played by version r - 1 - staleness, and is collected
-            while earlier rounds are learnt from. Which version plays what is fixed by this number and not by the clock.
+            while earlier rounds are learned from. This number, not the clock, decides which version plays what.
             0: they take turns.
         check_episodes: episodes that a round's policy plays, alone and without exploration, before it may act: if it
             does worse than the one before did, that one stays. For that one count as many of the round's practice
-            episodes (or all, where they are fewer), which are played without exploration too. All of them are learnt
+            episodes (or all, where they are fewer), which are played without exploration too. All of them are learned
             from. 0: no check.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: which pictures evaluation episodes keep: of ``every`` step, as a world model wants them, or
@@ -124,7 +124,7 @@ class Stage:
 
 
 def plan(budget: BudgetConfig) -> list[Stage]:
-    """The stages of a run, in order. With staleness a version is evaluated while the next one is learnt."""
+    """The stages of a run, in order. With staleness a version is evaluated while the next one is learned."""
     step = budget.supervised_steps
     stages = [Stage("demonstrate", 0, -1, 0, 0), Stage("supervise", 0, 0, 0, step)]
     later = [Stage("evaluate", 0, 0, step, step)]

@@ -1,11 +1,11 @@
-"""How often a policy would succeed, foretold from the real episodes of a run, without a robot or a simulator.
+"""How often a policy would succeed, predicted from the real episodes of a run, without a robot or a simulator.
 
 The short-range model of the run's episodes is learned anew in what *this* policy sees, and the policy, with its critic
 and residual if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over
 an episode, that the model's head gives: nothing is drawn but the policy's own noise.
 
 It orders policies, coarsely, that began as the run's own did. Of strangers, which see and move otherwise, little is
-foretold, and a residual that was practiced in a model of the same episodes is flattered. A head that corrects every
+predicted, and a residual that was practiced in a model of the same episodes is flattered. A head that corrects every
 tick is left out, and so is delay.
 """
 
@@ -35,12 +35,12 @@ from vla_rl.training.practice import learner_of_run
 from world_model.feature_dynamics import fit_dynamics
 
 EPISODES = 200
-"""That are imagined, unless somebody wants others."""
+"""That are imagined, by default."""
 
 
 @dataclass(frozen=True)
 class PredictedSuccess:
-    """What is foretold of a policy.
+    """Predicted success of a policy.
 
     Attributes:
         success: the chance that an episode succeeds, the mean over imagined episodes.
@@ -85,10 +85,10 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
     _, config = RunFolder.open(run, RunConfig)
     require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)
     ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, which critics and residuals read
-    told = {"distill_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
+    options = {"distill_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
-        told["dynamics"] = config.learning.dynamics
-    learner, _, _ = learner_of_run(run, ImaginedEdit.name, told, policy)
+        options["dynamics"] = config.learning.dynamics
+    learner, _, _ = learner_of_run(run, ImaginedEdit.name, options, policy)
     assert isinstance(learner, ImaginedEdit)
     if not own_episodes(learner):
         raise UserError(f"{run} holds no episodes of a policy; let it practice a round before policies are compared")

@@ -161,7 +161,7 @@ def run_practice(
         folder: of the run.
         config: of the run.
         spec: the policy's interface.
-        watching: told of every metric, beside the sinks of the run folder.
+        watching: get every metric, beside the sinks of the run folder.
     """
     import torch
 
@@ -258,13 +258,13 @@ def learner_of_run(
     learning: dict[str, Any] | None = None,
     policy: Path | None = None,
 ) -> tuple["Algorithm", RunConfig, PolicySpec]:
-    """The algorithm of a run on all of its episodes, as if it began its first round with them, for somebody who looks
-    into it; the run itself stays as it is.
+    """The algorithm of a run on all of its episodes, as if it began its first round with them, to look into
+    it; the run itself stays as it is.
 
     Args:
         run: its folder.
         algorithm: another one than the run's.
-        learning: what the other one is told beside its defaults.
+        learning: options of the other one, beside its defaults.
         policy: the folder of another policy to begin with than the run's supervised one.
 
     Raises:

@@ -34,7 +34,7 @@ class _Part:
 
     Attributes:
         left: number -> job, those whose episodes have not come yet.
-        actor: who plays them.
+        actor: plays them.
         begun: it has begun.
         losses: actors that have died at them in a row, with no episode in between.
     """
@@ -179,7 +179,7 @@ class RayRolloutPool:
         """Let another actor join.
 
         Raises:
-            UserError: if so many were lost in a row at one thing that another one would be as well, or after `end`.
+            UserError: if too many were lost in a row at one thing, or after `end`.
         """
         if self._ended:
             raise UserError("the rollout workers of the cluster have been ended; use --resume") from error

@@ -27,7 +27,7 @@ def open_records(
         folder: of the run.
         described: what the summary should say of the run from its start.
         task: of the run, in whose simulation the report draws episodes again; None: it shows what was recorded.
-        sinks: entry points of ``vla_rl.sinks``, told of every metric beside the sinks of the folder.
+        sinks: entry points of ``vla_rl.sinks``, get every metric beside the sinks of the folder.
         watching: more sinks, made by the caller.
 
     Raises:

@@ -117,7 +117,7 @@ class PracticeRun(LearningRun):
         return [name for name in self.store.ids() if is_demonstration(name)]
 
     def _collect(self, stage: Stage) -> bool:
-        if self._was_learnt_from(stage):
+        if self._was_learned_from(stage):
             return False
         jobs = self._jobs.practice(stage)
         self._note_player(stage, jobs, self.store)
@@ -128,7 +128,7 @@ class PracticeRun(LearningRun):
                 worked = True
         return self._gather(jobs, stage) or worked
 
-    def _was_learnt_from(self, stage: Stage) -> bool:
+    def _was_learned_from(self, stage: Stage) -> bool:
         """Whether a round needs no episodes (any more: they may have been retired since)."""
         return self._was_made(stage.round) or not self.budget.episodes_per_round
 
@@ -138,8 +138,8 @@ class PracticeRun(LearningRun):
         """
         return any(made >= version for made in self.folder.policy_versions())
 
-    def _start_in_background(self, learnt: Stage) -> None:
-        """While a round is learnt from: the rounds that may be played already, then the evaluations of older versions.
+    def _start_in_background(self, learned: Stage) -> None:
+        """While a round is learned from: the rounds that may be played already, then the evaluations of older versions.
 
         Episodes of later rounds lie in a store of their own until their round begins, so that what a round learns from
         does not depend on how fast they come.
@@ -147,8 +147,8 @@ class PracticeRun(LearningRun):
         if self._ahead is None:
             return
         for stage in self._stages:
-            ahead = stage.round - learnt.round
-            if stage.kind == "collect" and 0 < ahead <= self.budget.staleness and not self._was_learnt_from(stage):
+            ahead = stage.round - learned.round
+            if stage.kind == "collect" and 0 < ahead <= self.budget.staleness and not self._was_learned_from(stage):
                 jobs = [replace(job, store=self.folder.ahead) for job in self._jobs.practice(stage)]
                 self._note_player(stage, jobs, self._ahead)
                 have = (self.store, self._ahead)
@@ -156,7 +156,7 @@ class PracticeRun(LearningRun):
                     stage, [job for job in jobs if not any(job.episode_id in store for store in have)]
                 )
         for stage in self._stages:
-            if stage.kind == "evaluate" and stage.policy_version < learnt.policy_version:
+            if stage.kind == "evaluate" and stage.policy_version < learned.policy_version:
                 jobs = self._jobs.evaluation(stage)
                 self._note_player(stage, jobs, self.evaluation_store)
                 self._background.start(stage, [job for job in jobs if not is_stored(job, self.evaluation_store)])
@@ -276,7 +276,7 @@ class PracticeRun(LearningRun):
         """How right the critics of the round before are about this round's episodes, before they are trained on them.
 
         Counted are steps of the policy. A takeover, however short at the end, counts as a failure of what came before
-        it, whatever the rule that the critics are trained with. Where the critics foretell a discounted value, a
+        it, whatever the rule that the critics are trained with. Where the critics predict a discounted value, a
         success counts what it is worth to them.
         """
         name = practice_prefix(stage.round)
@@ -292,10 +292,10 @@ class PracticeRun(LearningRun):
             CreditConfig(rule="takeover_is_failure", endings_are_takeovers=True),
         )
         chosen = np.flatnonzero(credit.viability_mask)[::CALIBRATE_EVERY_STEPS]
-        foretold = learner.trace(self.cache, frames[chosen]) if len(chosen) else {}
-        value = foretold.get("viability", foretold.get("discounted_value"))
+        predicted = learner.trace(self.cache, frames[chosen]) if len(chosen) else {}
+        value = predicted.get("viability", predicted.get("discounted_value"))
         if value is not None:
-            discount = 1.0 if "viability" in foretold else learner.discount  # a chance of success has none
+            discount = 1.0 if "viability" in predicted else learner.discount  # a chance of success has none
             ticks_to_end = np.concatenate([np.arange(episode.length)[::-1] for episode in new])[chosen]
             record = calibration_record(value, credit.viability_label[chosen] * discount**ticks_to_end)
             self._publish_once("calibrate", stage, {**record, "discount": discount})

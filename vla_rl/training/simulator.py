@@ -74,7 +74,7 @@ class SimulatorWorker:
 
         Args:
             demonstrates: experts are asked for demonstrations.
-            supervises: somebody may take over.
+            supervises: a supervisor may take over.
 
         Raises:
             UserError: for what cannot be built: an environment without an expert, a strategy that does not exist...
@@ -89,7 +89,7 @@ class SimulatorWorker:
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the episodes and save them, yielding each job as its own is saved.
 
-        Where a policy can plan for several observations in one forward pass, so many episodes as the config says run in
+        Where a policy can plan for several observations in one forward pass, as many episodes as the config says run in
         turns. A demonstration is tried again with the next seed until one succeeds.
         """
         for (folder, collects), alike in itertools.groupby(jobs, lambda job: (job.policy, job.collects)):

@@ -27,7 +27,7 @@ class RobotRequest:
     """What a robot is set up for.
 
     Attributes:
-        policy: the interface of the policy that will act; None: nobody but a person will.
+        policy: the interface of the policy that will act; None: only a person acts.
         clock: monotonic with ``--realtime``, else virtual. A robot that lives in real time refuses a virtual one.
         gripper_dims: dimensions of the policy's action that a takeover commands absolutely: its discrete ones.
         gate: limits from ``--limits`` and overrides; the empty ones are the robot's own.
@@ -62,16 +62,16 @@ class RobotSetup:
     """A robot ready to be connected, and what belongs to it.
 
     Attributes:
-        robot: closed by whoever asked for it.
+        robot: the caller closes it.
         gate: with the robot's limits.
         origin: real or sim; after a stop a real robot waits for a person.
         env_id: the name under which its episodes are stored.
-        make_takeover: who may take over with ``--takeover``; None if nobody can.
+        make_takeover: makes the takeover source of ``--takeover``; None: there is none.
         wait_for_person: returns when a person at the terminal lets the next attempt begin; None for simulators, and
             where a service prepares the scene.
-        stop_input: how a person can stop it beside the gate; empty: nobody can.
+        stop_input: how a person can stop it beside the gate; empty: not at all.
         description: the URDF to which the limits have been held; None: there is none.
-        subscribers: the robot's own, to be told of every step.
+        subscribers: the robot's own; they get every step.
     """
 
     robot: EpisodicRobot
@@ -117,7 +117,7 @@ def check_fits(
 
 
 def check_rate(policy: PolicySpec, control_hz: float, any_rate: bool) -> None:
-    """Refuse to play a policy's actions faster or slower than they were learnt.
+    """Refuse to play a policy's actions faster or slower than they were learned.
 
     Raises:
         UserError: for another rate than the policy's, unless ``any_rate`` says that it is wanted.

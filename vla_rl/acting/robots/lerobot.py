@@ -74,13 +74,13 @@ def _description(urdf: str, units: object, named: Mapping[str, str] | None, comm
     """The arm's URDF for the actions of its driver.
 
     Raises:
-        UserError: if nobody says in which units the driver commands, it declares others, or an action is named that
+        UserError: if the units of the driver are not declared, it declares others, or an action is named that
             there is not.
     """
     actions, (unit_name, size) = commands.names, _UNITS.get(str(units), ("", 1.0))
     if units not in _UNITS:
         raise UserError(
-            f"robot.urdf_units is {units!r}; say degrees or radians: lerobot does not tell what a driver's numbers are"
+            f"robot.urdf_units is {units!r}; say degrees or radians: lerobot does not say what a driver's numbers are"
         )
     for action in named or {}:
         if action not in actions:

@@ -19,7 +19,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
     """The mock robot with the cameras and joints of the policy, under the policy's names."""
     spec = request.policy
     if spec is None:
-        raise UserError("nobody can drive the mock robot by hand; record a task of the simulator")
+        raise UserError("the mock robot has no teleoperator; record a task of the simulator")
     defaults = {
         "joints": spec.action_dim,
         "cameras": list(spec.cameras),

@@ -1,6 +1,6 @@
 """Execution strategies: one file each, one protocol (`base.Strategy`), chosen by name in the config.
 
-A strategy of one's own is a class with the constructor of `ChunkStrategy` and a ``config_class``; see
+A user's strategy is a class with the constructor of `ChunkStrategy` and a ``config_class``; see
 `vla_rl.core.registry` for how it gets a name.
 """
 

@@ -1,11 +1,8 @@
-"""Somebody else's algorithm, from a file that only PYTHONPATH knows, or from an installed package: trained by workers,
-resumed, and reported.
+"""Somebody else's algorithm, from a file on the path, or from an installed package: trained with a worker, resumed, and
+reported.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -65,17 +62,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "own_shortest.py").write_text(SHORTEST)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
         yield folder
 
 
 @pytest.fixture(scope="module")
 def run(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in a process that knows the algorithm from its environment alone."""
+    """A run whose worker is a process of its own."""
     folder = tmp_path_factory.mktemp("own") / "run"
-    command = [sys.executable, "-m", "vla_rl.cli.main", "train", "--config", "tiny", "--out", str(folder), *CHANGES]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert finished.returncode == 0, finished.stderr
+    assert main(["train", "--config", "tiny", "--out", str(folder), *CHANGES]) == 0
     return folder
 
 

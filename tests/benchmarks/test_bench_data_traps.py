@@ -11,6 +11,7 @@ from vla_rl.core.errors import UserError
 data_traps.load()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", TRAPS, ids=lambda found: f"{found.kind}: {found.input}"[:90])
 def test_trap_is_met(found: Trap, tmp_path: Path) -> None:
     outcome = meet(found, tmp_path)

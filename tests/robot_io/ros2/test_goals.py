@@ -86,15 +86,18 @@ def said() -> Any:
     return said_by(SCRIPT, environment=ros_or_skip())
 
 
+@pytest.mark.slow
 def test_a_refused_goal_is_asked_again_without_haste_until_it_is_taken(said: dict[str, Any]) -> None:
     assert said["refused"] == [pytest.approx(0.3)] * 3
     assert min(said["apart_s"]) > 0.4, "not at every tick"
 
 
+@pytest.mark.slow
 def test_a_goal_that_nobody_answered_is_asked_again(said: dict[str, Any]) -> None:
     assert said["lost"] == [pytest.approx(0.3)]
 
 
+@pytest.mark.slow
 def test_a_goal_of_one_attempt_is_not_asked_again_in_the_next(said: dict[str, Any]) -> None:
     """It would open a hand that holds something: an attempt begins with the measured posture as its command."""
     assert said["next attempt"] == [pytest.approx(0.3)]

@@ -147,11 +147,13 @@ def said(request: pytest.FixtureRequest) -> Any:
     return said_by(SCRIPT, environment=ros_or_skip(request.param))
 
 
+@pytest.mark.slow
 def test_drivers_of_different_joints_do_not_stop_the_robot(said: dict[str, Any]) -> None:
     assert said["start"][0]
     assert said["beside another driver"] == ""
 
 
+@pytest.mark.slow
 def test_a_second_driver_of_its_joints_stops_the_robot_and_keeps_it_stopped(said: dict[str, Any]) -> None:
     assert said["stopped"]
     assert said["after_s"] < 4.0
@@ -161,6 +163,7 @@ def test_a_second_driver_of_its_joints_stops_the_robot_and_keeps_it_stopped(said
     assert said["again"] == ""
 
 
+@pytest.mark.slow
 def test_a_twin_of_its_driver_stops_the_robot_as_soon(said: dict[str, Any]) -> None:
     assert said["twin stopped"]
     assert said["twin after_s"] < 4.0  # 1.5 s of them for a label

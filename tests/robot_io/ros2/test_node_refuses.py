@@ -73,10 +73,12 @@ def said() -> Any:
     return said_by(SCRIPT, environment=ros_or_skip())
 
 
+@pytest.mark.slow
 def test_an_invalid_lifecycle_request_is_answered(said: dict[str, Any]) -> None:
     assert said["invalid"] is False
 
 
+@pytest.mark.slow
 def test_a_start_during_an_attempt_is_refused_and_never_queued(said: dict[str, Any]) -> None:
     assert said["start"][0]
     accepted, why = said["start during"]
@@ -86,6 +88,7 @@ def test_a_start_during_an_attempt_is_refused_and_never_queued(said: dict[str, A
     assert said["attempts after success"] == 1, "the robot does not move again unasked"
 
 
+@pytest.mark.slow
 def test_an_outcome_needs_an_attempt(said: dict[str, Any]) -> None:
     for moment in ("success before", "discard before", "success after"):
         accepted, why = said[moment]
@@ -94,17 +97,20 @@ def test_an_outcome_needs_an_attempt(said: dict[str, Any]) -> None:
     assert said["discard"][0]
 
 
+@pytest.mark.slow
 def test_others_who_could_command_the_robot_are_seen_at_configure(said: dict[str, Any]) -> None:
     assert said["configure beside a rival"] is False
     assert said["configure beside a twin"] is False
     assert said["configure"] is True
 
 
+@pytest.mark.slow
 def test_a_second_commander_stops_the_robot_and_keeps_it_stopped(said: dict[str, Any]) -> None:
     assert "/rival also publishes on /arm_controller/joint_trajectory" in said["stopped by a rival"]
     assert "/rival also publishes" in said["why not"], "rearming alone begins no attempt beside it"
     assert said["start again"][0]
 
 
+@pytest.mark.slow
 def test_the_emergency_stop_is_an_input(said: dict[str, Any]) -> None:
     assert "emergency stop" in said["stopped by hand"]

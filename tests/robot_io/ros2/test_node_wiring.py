@@ -132,26 +132,31 @@ def said() -> Any:
     return said_by(SCRIPT, URDF, environment=ros_or_skip())
 
 
+@pytest.mark.slow
 def test_a_robot_that_restarts_during_a_reset_is_asked_again(said: dict[str, Any]) -> None:
     assert said["asked"] == ["first", "restarted"]
     assert said["reset_s"] < 20.0
 
 
+@pytest.mark.slow
 def test_a_reset_that_takes_its_time_is_waited_for_and_nothing_moves_after_it(said: dict[str, Any]) -> None:
     assert said["slow"] == ""
     assert said["moved after"] == 0
 
 
+@pytest.mark.slow
 def test_the_description_is_taken_from_its_topic_or_asked_for(said: dict[str, Any]) -> None:
     assert said["description"] == URDF
     assert "does robot_state_publisher run?" in said["silent"]
     assert "both set" in said["both"]
 
 
+@pytest.mark.slow
 def test_an_rclpy_without_what_is_relied_on_fails_at_the_start(said: dict[str, Any]) -> None:
     for case in ("other rclpy", "no services"):
         assert "written for ROS 2 Jazzy" in said[case]
 
 
+@pytest.mark.slow
 def test_interlocks_are_open_until_they_were_checked(said: dict[str, Any]) -> None:
     assert said["before the first timer"] == ["DEAD_MAN", "E_STOP"]

@@ -294,6 +294,7 @@ def near(values: Any) -> Any:
     return pytest.approx(values, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_every_kind_is_heard_and_rivals_are_seen(said: dict[str, Any]) -> None:
     for name, kind in KINDS.items():
         assert said[name]["senders"] == 1, name
@@ -303,10 +304,12 @@ def test_every_kind_is_heard_and_rivals_are_seen(said: dict[str, Any]) -> None:
     assert said["slowest"] < 0.05, "the loop waits for no controller"
 
 
+@pytest.mark.slow
 def test_a_velocity_is_that_of_the_commands_and_zero_where_they_hold(said: dict[str, Any]) -> None:
     assert [message["data"] for message in said["velocity"]["received"]] == [near([2, 2]), near([4, 4]), near([0, 0])]
 
 
+@pytest.mark.slow
 def test_an_array_is_the_command(said: dict[str, Any]) -> None:
     assert [message["data"] for message in said["array"]["received"]] == [
         near([0.1] * 2),
@@ -315,6 +318,7 @@ def test_an_array_is_the_command(said: dict[str, Any]) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_twist_is_a_step_per_period(said: dict[str, Any]) -> None:
     message = said["twist"]["received"][1]
     assert list(message["twist"]["linear"].values()) == near([6, 6, 6])
@@ -323,6 +327,7 @@ def test_a_twist_is_a_step_per_period(said: dict[str, Any]) -> None:
     assert message["header"]["stamp"]["sec"] > 0, "servos drop messages without a stamp"
 
 
+@pytest.mark.slow
 def test_the_quaternion_of_a_pose_has_length_one(said: dict[str, Any]) -> None:
     pose = said["pose"]["received"][0]["pose"]
     assert list(pose["position"].values()) == near([0.1, 0.1, 0.1])
@@ -330,11 +335,13 @@ def test_the_quaternion_of_a_pose_has_length_one(said: dict[str, Any]) -> None:
     assert list(pose["orientation"].values()) == near((raw / np.linalg.norm(raw)).tolist())
 
 
+@pytest.mark.slow
 def test_a_gripper_gets_a_goal_when_its_command_changes(said: dict[str, Any]) -> None:
     goals = [message["command"] for message in said["gripper"]["received"]]
     assert goals == [near({"position": 0.1, "max_effort": 5.0}), near({"position": 0.3, "max_effort": 5.0})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["trajectory", "follow_joint_trajectory"])
 def test_a_trajectory_carries_the_last_commands(said: dict[str, Any], name: str) -> None:
     received = said[name]["received"]

@@ -87,7 +87,7 @@ class CreditConfig:
             The actor does not imitate the others during an intervention.
         takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
             the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
-            the episode, nobody is taken over from, and all of his steps count.
+            the episode, there is no takeover, and all of their steps count.
         idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
             stays below `IDLE_MOTION` is not imitated; 0: none is. It stays in the efficiency loss.
     """
@@ -124,7 +124,7 @@ class StepCredit:
             of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin
             in an intervention.
         outcome_stop: int64 [N], the first row that a judgement of what was done from here on must not reach: as
-            ``chunk_stop``, but that waiting for a plan, which nobody imitates either, led to the outcome as well.
+            ``chunk_stop``, but waiting for a plan, which is not imitated either, led to the outcome as well.
     """
 
     segment: Uint8Array
@@ -156,7 +156,7 @@ def assign(source: ArrayLike, success: bool | None, origin: Origin, config: Cred
 
     Args:
         source: uint8 [T], values of `Source`.
-        success: the outcome; None if nobody has labeled it.
+        success: the outcome; None if it has no label.
         origin: every step of an episode of origin ``demo`` is a demonstration.
         config: the rule.
 

@@ -137,11 +137,11 @@ class FeatureDynamics(nn.Module):
 
     @torch.no_grad()
     def unexplained(self, data: Transitions) -> float:
-        """The share of the features' change that the mean over members does not foretell; 0 is perfect, 1 nothing."""
+        """Return the fraction of the features' change that the mean over members leaves unexplained (1 - R2)."""
         rows = self._rows(data.features, data.actions)[data.lasted]
         change = (data.later - data.features)[data.lasted][:, self.varying] / self._change_scale
-        foretold = _with_one(rows) @ self._linear + self.head(rows).mean(0)[:, :-1]
-        return float((foretold - change).square().mean() / (change - change.mean(0)).square().mean())
+        predicted = _with_one(rows) @ self._linear + self.head(rows).mean(0)[:, :-1]
+        return float((predicted - change).square().mean() / (change - change.mean(0)).square().mean())
 
 
 def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: torch.Generator) -> FeatureDynamics:

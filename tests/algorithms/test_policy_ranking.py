@@ -15,7 +15,7 @@ from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
 from vla_rl.policies.checkpoint import save_selector
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.residual import Residual, ResidualConfig
-from vla_rl.training.policy_ranking import foretell, predict_success
+from vla_rl.training.policy_ranking import predict, predict_success
 
 TINY = ["--config", "tiny", "algorithm=imagined_edit", "budget.evaluation_episodes=1", "learning.critic.chunk_ticks=8"]
 TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5"]
@@ -48,9 +48,9 @@ def going(model, way: float) -> BestOfN:
 def test_policies_are_foretold_in_the_order_of_what_they_do(make_cache) -> None:
     cache = make_cache([arriving(index) for index in range(80)])
     judge = learner(cache, dynamics={"steps": 300})
-    up, still, down = (foretell(judge, going(judge.model, way), 100) for way in (0.8, 0.0, -0.8))
+    up, still, down = (predict(judge, going(judge.model, way), 100) for way in (0.8, 0.0, -0.8))
     assert up.success - 0.1 > still.success > down.success + 0.1
-    assert foretell(judge, None, 100).success == pytest.approx(still.success, abs=0.1)
+    assert predict(judge, None, 100).success == pytest.approx(still.success, abs=0.1)
     assert np.mean(up.worlds) == pytest.approx(up.success), "as many episodes in every world"
     assert len(up.worlds) == 5
 
@@ -59,7 +59,7 @@ def test_it_is_the_same_again_and_leaves_random_numbers_alone(make_cache) -> Non
     judge = learner(make_cache(MIXED))
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    first, again = foretell(judge, None, 7), foretell(judge, None, 7)
+    first, again = predict(judge, None, 7), predict(judge, None, 7)
     assert first == again
     assert torch.equal(before, torch.get_rng_state())
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Learning:
-    """What every algorithm may be told."""
+    """Options of every algorithm."""
 
     actor: ActorConfig = field(default_factory=ActorConfig)
 

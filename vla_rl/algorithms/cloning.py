@@ -46,7 +46,7 @@ class MixtureConfig:
 
 @dataclass(frozen=True)
 class CloningLearning(Learning):
-    """What an algorithm may be told that imitates a mixture."""
+    """Options of algorithms that imitate a mixture."""
 
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     credit: CreditConfig = field(default_factory=CreditConfig)
@@ -90,7 +90,7 @@ class BehaviorCloningLearning(Learning):
 
 
 class BehaviorCloning(Algorithm):
-    """Imitate every step of every episode, whoever acted and however it went."""
+    """Imitate every step of every episode, of any actor and with any outcome."""
 
     name = "bc"
     config_class: ClassVar[type] = BehaviorCloningLearning

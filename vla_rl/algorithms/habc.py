@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class HabcLearning(WeightedLearning):
-    """What HABC may be told."""
+    """Options of HABC."""
 
     critic: CriticConfig = field(default_factory=CriticConfig)
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)

@@ -62,7 +62,7 @@ class CriticTrainingConfig:
 
 @dataclass(frozen=True)
 class WeightedLearning(CloningLearning):
-    """What an algorithm may be told that weighs what it imitates by what critics say."""
+    """Options of algorithms whose critics weigh what they imitate."""
 
     critic: ViabilityConfig = field(default_factory=ViabilityConfig)
     critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)

@@ -63,7 +63,7 @@ class ResidualPPOConfig:
 
 @dataclass(frozen=True)
 class ResidualPPOLearning(Learning):
-    """What the algorithm may be told; the actor's section is not used, for the policy stays as it is."""
+    """Options of the algorithm. The section of the actor is not used, since the policy stays as it is."""
 
     ppo: ResidualPPOConfig = field(default_factory=ResidualPPOConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)

@@ -100,7 +100,7 @@ class RoundData:
         self, frames: Frames, generator: torch.Generator | None = None, indicator: Tensor | None = None
     ) -> PolicyBatch:
         """A batch of the actor: chunks that end where the credit of their first step ends, or hold still after a
-        success, so that no part of a chunk near the goal is one that nobody taught.
+        success, so that no part of a chunk near the goal is without a target.
 
         Args:
             frames: int64 [B].

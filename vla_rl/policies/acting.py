@@ -23,8 +23,8 @@ _EXPLORATION_SEED = 0x51ED270B  # so that an offset is not the noise of the draw
 
 
 def exploration_noise(seed: int, tick: int, action_dim: int) -> Float32Array:
-    """What the offset of the chunk planned at a tick is made of, float32 [1, A], standard normal: a function of (seed,
-    tick), so that whoever learns from an episode knows what was tried.
+    """Standard normal noise of the offset of the chunk planned at a tick, float32 [1, A]: a function of (seed, tick),
+    so that an algorithm can recover the offset from an episode.
     """
     return flow_noise(seed ^ _EXPLORATION_SEED, tick, 1, action_dim)
 

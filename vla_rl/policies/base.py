@@ -52,7 +52,7 @@ class PolicyBatch:
         text: int64 [B, L], from `BasePolicy.tokenize`.
         actions: float32 [B, horizon, A], raw units.
         valid: bool [B, horizon, A] (or one that broadcasts to it), what has a loss: not the steps past the end of the
-            episode, nor dimensions that nobody commanded.
+            episode, nor dimensions without a command.
         indicator: int64 [B], values of `Indicator`; None: NONE everywhere.
     """
 
@@ -113,7 +113,7 @@ class BasePolicy(nn.Module, ABC):
             text: int64 [B, L], from `tokenize`.
             noise: [B, horizon, A], standard normal: all that is random. A policy that is not ignores it.
             committed: [B, d, A], the first d actions, which will be executed anyway. A policy that cannot go on from
-                them ignores them: whoever acts with it puts them in front.
+                them ignores them: the caller puts them in front.
         """
 
     def draw_several(
@@ -183,7 +183,7 @@ class BasePolicy(nn.Module, ABC):
         state: Tensor,  # noqa: ARG002
         text: Tensor,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        """Tokens [B, N, width] and their mask, bool [B, N]: what critics see through its eyes. Arguments as of `draw`.
+        """Tokens [B, N, width] and their mask, bool [B, N], which critics read. Arguments as of `draw`.
 
         Raises:
             UserError: if it has none to give.

@@ -70,7 +70,7 @@ def _kind(folder: Path) -> str:
     try:
         description = read_json(folder / "config.json")
     except (OSError, ValueError):
-        return "flow_vla"  # whoever reads the folder says what is wrong
+        return "flow_vla"  # its reader says what is wrong
     if is_lerobots(description):
         return "lerobot"
     config = description.get("config") if isinstance(description, dict) else None

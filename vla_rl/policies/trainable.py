@@ -37,7 +37,7 @@ class TrainablePolicy(BasePolicy):
         """A policy of that config, on the CPU; its first weights follow from torch's generator.
 
         Args:
-            pretrained: read parts that somebody else has trained; False where all weights follow from elsewhere.
+            pretrained: Read the weights of pretrained parts; False where all weights come from a checkpoint.
 
         Raises:
             UserError: if there can be no such policy.

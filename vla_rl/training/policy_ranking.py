@@ -1,12 +1,12 @@
-"""How often a policy would succeed, predicted from the real episodes of a run, without a robot or a simulator.
+"""Predict how often a policy would succeed, from the real episodes of a run, without a robot or a simulator.
 
-The short-range model of the run's episodes is learned anew in what *this* policy sees, and the policy, with its critic
-and residual if it has them, plays whole episodes in it from the first moments of real ones. Success is the chance, over
-an episode, that the model's head gives: nothing is drawn but the policy's own noise.
+The dynamics are fitted to the run's episodes in the features of *this* policy. The policy, with its critic and residual
+if it has them, plays whole episodes in them from the first moments of real ones. An episode succeeds with the
+probability that the model's head gives; only the policy's own noise is drawn.
 
-It orders policies, coarsely, that began as the run's own did. Of strangers, which see and move otherwise, little is
-predicted, and a residual that was practiced in a model of the same episodes is flattered. A head that corrects every
-tick is left out, and so is delay.
+The prediction ranks policies, coarsely, that began as the run's own did. It says little about policies with other
+features and motions, and flatters a residual that was trained in a model of the same episodes. Residual heads that
+correct every tick, and delay, are left out.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,7 @@ from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
 from world_model.feature_dynamics import fit_dynamics
 
-EPISODES = 200
-"""That are imagined, by default."""
+EPISODES = 200  # imagined, by default
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,8 @@ class PredictedSuccess:
     """Predicted success of a policy.
 
     Attributes:
-        success: the chance that an episode succeeds, the mean over imagined episodes.
-        worlds: the same of each member of the dynamics: how far these are apart is how little the run's episodes say.
+        success: Probability that an episode succeeds, the mean over imagined episodes.
+        worlds: The same for each member of the dynamics. The further these are apart, the less the episodes say.
     """
 
     success: float
@@ -84,7 +83,7 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
     """
     _, config = RunFolder.open(run, RunConfig)
     require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)
-    ticks = max(2, config.execution.execute_ticks)  # a chunk of one has no slope, which critics and residuals read
+    ticks = max(2, config.execution.execute_ticks)  # a chunk of one action has no slope, which critics read
     options = {"distill_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
         options["dynamics"] = config.learning.dynamics
@@ -94,10 +93,10 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
         raise UserError(f"{run} holds no episodes of a policy; let it practice a round before policies are compared")
     critic = critic_of(policy)
     selector = None if critic is None else load_selector(critic, learner.model, config.device)
-    return foretell(learner, selector, episodes)
+    return predict(learner, selector, episodes)
 
 
-def foretell(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> PredictedSuccess:
+def predict(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> PredictedSuccess:
     """Learn a model from the learner's episodes and play its policy there, in turn from the starts of the policy's real
     episodes (one at least) and in the world of each member.
     """

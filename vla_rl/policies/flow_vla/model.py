@@ -138,7 +138,7 @@ class FlowVLA(TrainablePolicy):
 
     @classmethod
     def build(cls, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:
-        """See `TrainablePolicy.build`; what somebody else has trained is the backbone."""
+        """See `TrainablePolicy.build`; the pretrained part is the backbone."""
         return cls(config, spec, statistics, pretrained)
 
     @property

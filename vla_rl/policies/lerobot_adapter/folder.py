@@ -42,7 +42,7 @@ def is_lerobots_own(folder: Path) -> bool:
     try:
         description = read_json(folder / "config.json")
     except (OSError, ValueError):
-        return False  # whoever reads it says what is wrong
+        return False  # its reader says what is wrong
     return is_lerobots(description) and not (folder / OURS).exists()
 
 
@@ -147,7 +147,7 @@ def explained(folder: Path) -> Iterator[None]:
     from huggingface_hub import constants
 
     offline = constants.HF_HUB_OFFLINE
-    constants.HF_HUB_OFFLINE = True  # the variable of this name is read once, when somebody first imports the package
+    constants.HF_HUB_OFFLINE = True  # the variable of this name is read once, when the package is first imported
     try:
         yield
     except UserError as error:

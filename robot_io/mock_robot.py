@@ -1,6 +1,7 @@
-"""A robot without hardware: joints with lag, a noisy camera, a command watchdog, and faults on request.
+"""A robot without hardware: joints with lag, a noisy camera and a command watchdog.
 
-For trying out configurations, operators' screens and failures before a real arm moves. Lives on any clock.
+For trying out configurations, operators' screens and, with a disturbance of its sensors, failures before a real arm
+moves. Lives on any clock.
 """
 
 import contextlib
@@ -16,25 +17,6 @@ from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
-
-
-@dataclass(frozen=True)
-class MockFaults:
-    """What goes wrong, and when: seconds since the start of the attempt, ``inf`` for never.
-
-    Attributes:
-        camera_freezes_s: the camera repeats its frame, with new time stamps.
-        camera_dies_s: the camera gives no new frames.
-        state_nan_s: the joints read NaN.
-        stall_s: one reading blocks ...
-        stall_duration_s: ... for so long.
-    """
-
-    camera_freezes_s: float = np.inf
-    camera_dies_s: float = np.inf
-    state_nan_s: float = np.inf
-    stall_s: float = np.inf
-    stall_duration_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +69,8 @@ class MockRobot:
     terminated = False
     success: bool | None = None
 
-    def __init__(
-        self, config: MockRobotConfig | None = None, faults: MockFaults | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, config: MockRobotConfig | None = None, clock: Clock | None = None) -> None:
         self.config = config or MockRobotConfig()
-        self.faults = faults or MockFaults()
         self.clock = clock or VirtualClock()
         self.control_hz = self.config.control_hz
         self.state_dimensions, self.action_dimensions = self._dimensions()
@@ -109,12 +88,10 @@ class MockRobot:
         self._position = self._random.uniform(-0.3, 0.3, self.config.joints).astype(np.float32)
         self._command = self._position.copy()
         self._staleness = StalenessFilter(detect_frozen=True)
-        self._image = self._picture()
+        image = self._picture()
         self._start_ns = self._moved_ns = self._commanded_ns = self.clock.now_ns()
-        self._image_ns = self._start_ns
-        self._images = dict.fromkeys(self.config.cameras, self._image)
+        self._images = dict.fromkeys(self.config.cameras, image)
         self._measured: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
-        self._stalled = False
         self.stopped_ns: int | None = None
         self.commands = 0
         self.writes: list[tuple[int, Float32Array]] = []
@@ -126,31 +103,24 @@ class MockRobot:
         return self.stopped_ns is not None or self._elapsed_s() >= self.config.duration_s
 
     def read(self) -> Observation:
-        faults = self.faults
-        if self._elapsed_s() >= faults.stall_s and not self._stalled:
-            self._stalled = True
-            self.clock.sleep_until_ns(self.clock.now_ns() + round(faults.stall_duration_s * 1e9))
         self._advance()
-        now_ns, elapsed_s = self.clock.now_ns(), self._elapsed_s()
-        if elapsed_s < min(faults.camera_freezes_s, faults.camera_dies_s):
-            self._image = self._picture()
-        if elapsed_s < faults.camera_dies_s:
-            self._image_ns = now_ns
+        now_ns = self.clock.now_ns()
+        image = self._picture()
         state: Float32Array = np.zeros(self.config.state_size or self.config.joints, np.float32)
-        state[self._places] = np.nan if elapsed_s >= faults.state_nan_s else self._position
-        disturbed = state if self.disturbance is None else self.disturbance.state(state)
-        if disturbed is not None:
-            self._measured = self._staleness.state(disturbed, now_ns)
+        state[self._places] = self._position
+        measured = state if self.disturbance is None else self.disturbance.state(state)
+        if measured is not None:
+            self._measured = self._staleness.state(measured, now_ns)
         for camera in self.config.cameras:
-            self._take_image(camera)
+            self._take_image(camera, image, now_ns)
         return Observation(dict(self._images), self._measured, self.config.task, 0, dict(self._staleness.captured_ns))
 
-    def _take_image(self, camera: str) -> None:
-        """Take the picture of a camera, unless it is none."""
-        image = self._image if self.disturbance is None else self.disturbance.image(camera, self._image)
-        if image is not None:
+    def _take_image(self, camera: str, image: Uint8Array, now_ns: int) -> None:
+        """Take the picture of a camera, if it is a sound one."""
+        taken = image if self.disturbance is None else self.disturbance.image(camera, image)
+        if taken is not None:
             with contextlib.suppress(UserError):
-                self._images[camera] = self._staleness.image(camera, image, self._image_ns)
+                self._images[camera] = self._staleness.image(camera, taken, now_ns)
 
     def rest_command(self) -> Float32Array:
         return self._position.copy()

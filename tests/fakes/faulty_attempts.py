@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
+from robot_io.mock_robot import MockRobot, MockRobotConfig
+from tests.fakes.failing_robot import FailingRobot, MockFaults
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
 from vla_rl.execution.executor import Executor
@@ -187,7 +188,7 @@ def run_trial(trial: int) -> tuple[str, float, str]:
         "stalled_loop": MockFaults(stall_s=at_s, stall_duration_s=random.uniform(0.6, 2.0)),
     }.get(kind, MockFaults())
     clock = VirtualClock()
-    robot = MockRobot(ROBOT, faults, clock)
+    robot = FailingRobot(faults, ROBOT, clock)
     policy = WavePolicy(round(at_s * HZ) if kind == "nan_action" else np.inf)
     latency = LatencyConfig(Latency.RECORDED, samples=tuple(random.uniform(0, MAX_DELAY, 10)))
     planner = SilentPlanner(

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
+from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.staleness import StalenessFilter
 from robot_io.takeover import Clutch
-from vla_rl.core.clock import VirtualClock
+from tests.fakes.failing_robot import FailingRobot, MockFaults
 from vla_rl.core.protocols import Robot
 from vla_rl.core.types import Float32Array
 
@@ -58,7 +58,7 @@ def test_without_commands_the_robot_stops_itself() -> None:
     ],
 )
 def test_faulty_streams_grow_old(faults: MockFaults, stale: set[str]) -> None:
-    robot = MockRobot(faults=faults)
+    robot = FailingRobot(faults)
     for tick in range(30):
         at(robot, tick / 30)
         observation = robot.read()
@@ -70,7 +70,7 @@ def test_faulty_streams_grow_old(faults: MockFaults, stale: set[str]) -> None:
 
 
 def test_a_stall_blocks_one_reading() -> None:
-    robot = MockRobot(faults=MockFaults(stall_s=0.1, stall_duration_s=0.7), clock=VirtualClock())
+    robot = FailingRobot(MockFaults(stall_s=0.1, stall_duration_s=0.7))
     at(robot, 0.1)
     robot.read()
     assert robot.clock.now_ns() == pytest.approx(0.8 * SECOND)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.mock_robot import MockFaults, MockRobot, MockRobotConfig
+from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.recorder import Recorder
+from tests.fakes.failing_robot import FailingRobot, MockFaults
 from vla_rl.acting.attempt import Attempts
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array, Observation, Origin, Source, Step
@@ -114,7 +115,7 @@ def test_no_step_copies_more_than_its_own_row(recorder: Recorder) -> None:
 
 @pytest.mark.parametrize("faults", [MockFaults(), MockFaults(camera_dies_s=1.0)])
 def test_an_episode_is_put_together_when_the_robot_has_stopped(faults: MockFaults) -> None:
-    robot = MockRobot(faults=faults)
+    robot = FailingRobot(faults)
     stopped_ns: list[int | None] = []
 
     class Looks(Listener):

@@ -1,4 +1,4 @@
-"""What can happen to the readings of a robot on their way to everyone who looks at them; see `robot_io.faults`."""
+"""Disturbances of the readings of a robot, below everything that uses them. `robot_io.faults` describes each."""
 
 import random
 from dataclasses import replace
@@ -18,11 +18,11 @@ _JUMP_NS = 3_000_000_000
 
 
 class Disturbance:
-    """What the sensors say goes through here; this one changes nothing.
+    """All readings go through here; this one changes nothing.
 
     Args:
-        randomly: decides what is left open.
-        limits: of the robot. Joints that need not follow their command are left alone.
+        randomly: Draws the joint, and what else a disturbance leaves open.
+        limits: Limits of the robot. Joints that need not follow their command are not disturbed.
     """
 
     def __init__(self, randomly: random.Random, limits: RobotLimits) -> None:
@@ -33,12 +33,12 @@ class Disturbance:
         self._kept: dict[Any, Any] = {}
 
     def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
-        """The picture of a camera, uint8 [H, W, 3]; None: it gives none."""
+        """Picture of a camera, uint8 [H, W, 3]; None for none."""
         del camera
         return image
 
     def joint(self, dim: int, position: float) -> float | None:
-        """The position of a joint; None: it tells none."""
+        """Position of a joint; None for none."""
         del dim
         return position
 
@@ -52,7 +52,7 @@ class Disturbance:
         return stamp_ns
 
     def clock_ns(self, now_ns: int) -> int | None:
-        """The robot's time; None: it tells none."""
+        """The robot's time; None for none."""
         return now_ns
 
     def loses_message(self) -> bool:
@@ -60,12 +60,12 @@ class Disturbance:
         return False
 
     def state(self, state: Float32Array) -> Float32Array | None:
-        """All joints at once, float32 [S]; None if any of them tells nothing."""
+        """Positions of all joints, float32 [S]; None if any is missing."""
         read = [self.joint(dim, float(position)) for dim, position in enumerate(state)]
         return None if None in read else np.array(read, np.float32)
 
     def observation(self, observation: Observation, last: Observation | None) -> Observation:
-        """A whole observation; of a stream that tells nothing, the last reading with its capture time."""
+        """A whole observation; a missing stream repeats its last reading with its capture time."""
         last = last or observation
         images, captured_ns = dict(observation.images), dict(observation.captured_ns)
         for camera, image in observation.images.items():
@@ -88,8 +88,6 @@ class CameraSilent(Disturbance):
 
 
 class CameraFrozen(Disturbance):
-    """Every camera repeats one picture."""
-
     @override
     def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
         frozen: Uint8Array = self._kept.setdefault(camera, image.copy())
@@ -97,48 +95,36 @@ class CameraFrozen(Disturbance):
 
 
 class PicturesEmpty(Disturbance):
-    """Pictures of 0 x 0."""
-
     @override
     def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
         return image[:0, :0]
 
 
 class PicturesTiny(Disturbance):
-    """Pictures of 1 x 1."""
-
     @override
     def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
         return image[:1, :1]
 
 
 class PicturesCut(Disturbance):
-    """Pictures of a third of their height."""
-
     @override
     def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
         return image[: len(image) // 3]
 
 
 class JointsSilent(Disturbance):
-    """No joint tells anything."""
-
     @override
     def joint(self, dim: int, position: float) -> float | None:
         return None
 
 
 class DriverSilent(Disturbance):
-    """One joint tells nothing."""
-
     @override
     def joint(self, dim: int, position: float) -> float | None:
         return None if dim == self._dim else position
 
 
 class JointsFrozen(Disturbance):
-    """All joints repeat a reading."""
-
     @override
     def joint(self, dim: int, position: float) -> float | None:
         frozen: float = self._kept.setdefault(dim, position)
@@ -146,15 +132,13 @@ class JointsFrozen(Disturbance):
 
 
 class JointFrozen(JointsFrozen):
-    """One joint repeats a reading."""
-
     @override
     def joint(self, dim: int, position: float) -> float | None:
         return super().joint(dim, position) if dim == self._dim else position
 
 
 class Off(Disturbance):
-    """One joint reads a place away from where it is, towards the middle of its range."""
+    """One joint reads a place that is off towards the middle of its range, further than the tolerance."""
 
     @override
     def joint(self, dim: int, position: float) -> float | None:
@@ -166,24 +150,18 @@ class Off(Disturbance):
 
 
 class Beyond(Disturbance):
-    """One joint reads a place outside its limits."""
-
     @override
     def joint(self, dim: int, position: float) -> float | None:
         return self._limits.high[dim] + self._width if dim == self._dim else position
 
 
 class NotFinite(Disturbance):
-    """One joint reads NaN."""
-
     @override
     def joint(self, dim: int, position: float) -> float | None:
         return float("nan") if dim == self._dim else position
 
 
 class Effort(Disturbance):
-    """One joint pushes far too hard."""
-
     @override
     def effort(self, dim: int, effort: float) -> float:
         return _FAR if dim == self._dim else effort
@@ -203,22 +181,16 @@ class FarStart(Disturbance):
 
 
 class OffStart(FarStart):
-    """The same, by little."""
-
     amount = 0.6
 
 
 class FutureStamps(Disturbance):
-    """Stamps lie in the future."""
-
     @override
     def stamp_ns(self, stamp_ns: int) -> int:
         return stamp_ns + _FUTURE_NS
 
 
 class ClockJump(Disturbance):
-    """The clock has jumped, forwards or back."""
-
     @override
     def clock_ns(self, now_ns: int) -> int | None:
         return now_ns + int(self._kept.setdefault("jump", self._random.choice((-_JUMP_NS, _JUMP_NS))))
@@ -229,24 +201,18 @@ class ClockJump(Disturbance):
 
 
 class ClockSilent(Disturbance):
-    """The clock says nothing."""
-
     @override
     def clock_ns(self, now_ns: int) -> int | None:
         return None
 
 
 class AllSilent(JointsSilent):
-    """Nothing is told any more."""
-
     @override
     def image(self, camera: str, image: Uint8Array) -> Uint8Array | None:
         return None
 
 
 class Loss30(Disturbance):
-    """Messages are lost."""
-
     part = 0.3
 
     @override
@@ -255,6 +221,4 @@ class Loss30(Disturbance):
 
 
 class Loss70(Loss30):
-    """More messages are lost."""
-
     part = 0.7

@@ -172,22 +172,18 @@ class EnvNode(Node):
         read = [disturbance.joint(dim, float(position)) for dim, position in enumerate(observation.state)]
         readings = [(name, position) for name, position in zip(self._joints, read, strict=True) if position is not None]
         if readings and not disturbance.loses_message():
-            message = JointState(name=[name for name, _ in readings], position=[position for _, position in readings])
-            _set_stamp(message.header.stamp, stamp_ns)
-            self._joint_states.publish(message)
+            names, positions = zip(*readings, strict=True)
+            header = messages.header("", stamp_ns)
+            self._joint_states.publish(JointState(header=header, name=list(names), position=list(positions)))
         for camera, publisher in self._cameras.items():
             image = disturbance.image(camera, observation.images[camera])
             if image is None or disturbance.loses_message():
                 continue
-            picture = Image()
+            picture = Image(header=messages.header(camera, stamp_ns))
             messages.fill_image(picture, image)
-            _set_stamp(picture.header.stamp, stamp_ns)
-            picture.header.frame_id = camera
             publisher.publish(picture)
         if self._clock_publisher is not None and clock_ns is not None:
-            message = ClockMessage()
-            _set_stamp(message.clock, clock_ns)
-            self._clock_publisher.publish(message)
+            self._clock_publisher.publish(ClockMessage(clock=messages.header("", clock_ns).stamp))
 
     def _call_operator(self, success: bool) -> None:
         self.get_logger().info(f"seed {self._seed - 1}: {'success' if success else 'failure'}")
@@ -288,10 +284,6 @@ def _make_env(name: str, options: str) -> Any:
         return gymnasium.make(name, disable_env_checker=True, **arguments)
     except (gymnasium.error.Error, ModuleNotFoundError, TypeError, ValueError) as error:
         raise UserError(f"cannot make the environment {name!r} with {options}: {error}") from error
-
-
-def _set_stamp(stamp: Any, time_ns: int) -> None:
-    stamp.sec, stamp.nanosec = divmod(time_ns, 1_000_000_000)
 
 
 if __name__ == "__main__":

@@ -165,10 +165,10 @@ class EnvRobot:
         if rest_action is not None:
             return np.asarray(rest_action(state), np.float32)
         targets: Float32Array = self._middle
-        posture = state[self._measured]
+        posture, low, high = state[self._measured], self.actions.low, self.actions.high
         if self._last is not None:
             targets = self._last
-        elif posture.shape == targets.shape and self._within_bounds(posture):
+        elif posture.shape == targets.shape and bool(((low <= posture) & (posture <= high)).all()):
             targets = posture
         return np.where(self._steps, np.float32(0), targets)
 
@@ -243,9 +243,6 @@ class EnvRobot:
             return list(range(min(self.actions.size, self.reader.state_dim)))
         index = [state.names.index(name) for name in action.names if name in state.names]
         return index if state.take(index).agrees(action) else []
-
-    def _within_bounds(self, action: Float32Array) -> bool:
-        return bool((action >= self.actions.low).all() and (action <= self.actions.high).all())
 
     def _read_space(self, image_size: int | None) -> ObservationReader:
         declared, env = self._declared, self.env

@@ -56,7 +56,8 @@ class Kinematics:
             if self._free[self._tool]:
                 raise UserError(f"tool_link {limits.tool_link!r} hangs on a joint that nobody commands")
         self.unwatched = sorted({self._links[body] for body in model.geom_bodyid if self._free[body]})
-        self._geoms = self._pairs_of_geoms([tuple(map(self._find_touching, pair)) for pair in limits.touching])
+        touching = [tuple(self._find(link, "touching") for link in pair) for pair in limits.touching]
+        self._geoms = self._pairs_of_geoms(touching)
         first, second = self._geoms.T
         self._reach = model.geom_rbound[first] + model.geom_rbound[second] + self._distance
         self.pairs = sorted({self._names_of(pair) for pair in self._geoms})
@@ -146,9 +147,6 @@ class Kinematics:
     def _names_of(self, pair: NDArray[np.intp]) -> tuple[str, str]:
         first, second = sorted(self._links[self._model.geom_bodyid[part]] for part in pair)
         return first, second
-
-    def _find_touching(self, link: str) -> int:
-        return self._find(link, "touching")
 
     def _find(self, link: str, what: str) -> int:
         if link not in self._links[1:]:

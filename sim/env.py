@@ -6,6 +6,7 @@ else. Not thread-safe; one process may hold many environments.
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import gymnasium
@@ -204,3 +205,20 @@ class TabletopEnv(CameraEnv):
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.data, camera)
+
+
+def large_pictures(env: Any, image_size: int) -> Callable[[], Mapping[str, NDArray[np.uint8]]]:
+    """Return a function that draws an environment for people: camera -> uint8 [H, W, 3] of its present state.
+
+    A task of ours is drawn with this many pixels, an adapted benchmark at its own size, any other environment by its
+    `render`, where it has one.
+    """
+    inner = env.unwrapped
+    if isinstance(inner, TabletopEnv):
+        renderer = Renderer("auto", inner.model, inner.data, inner.cameras, image_size)
+        return lambda: {camera: renderer.render(inner.data, camera) for camera in inner.cameras}
+    if isinstance(inner, CameraEnv):
+        return inner.draw_now
+    if inner.render_mode == "rgb_array":
+        return lambda: {"render": np.asarray(inner.render())}
+    return dict

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from robot_io.env_interface import EnvDeclaration, read_actions, read_rate, read_sentence
 from robot_io.motion import MotionSteps
-from sim.large import large_pictures
+from sim.env import large_pictures
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array

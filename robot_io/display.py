@@ -28,13 +28,13 @@ _SPARKS = 32  # chunks whose delays are drawn
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CLEAR_LINE, _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[K", "\x1b[?25l", "\x1b[?25h"
 _RED, _YELLOW, _GREEN, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
-_COLORS = {
-    **dict.fromkeys(("POLICY", "DEMO"), _GREEN),
-    **dict.fromkeys(("HUMAN", "RATE", "JOINT_LIMIT", "WORKSPACE"), _YELLOW),
-    **dict.fromkeys(("HOLD", "NOT_FINITE", "WRONG_SHAPE", "OBSERVATION_STALE", "ACTION_STALE", "LATCHED"), _RED),
-    **dict.fromkeys(
-        ("FOLLOWING_ERROR", "FROZEN", "EFFORT", "OUT_OF_RANGE", "LOOP_PAUSED", "OTHER_PUBLISHER", "E_STOP"), _RED
-    ),
+_LIMITING = Reason.RATE | Reason.JOINT_LIMIT | Reason.WORKSPACE | Reason.SELF_COLLISION
+_COLORS = {str(reason.name): _YELLOW if reason in _LIMITING else _RED for reason in Reason} | {
+    "POLICY": _GREEN,
+    "DEMO": _GREEN,
+    "HUMAN": _YELLOW,
+    "HOLD": _RED,
+    "SMOOTHED": _PLAIN,
 }
 _WORD = re.compile(rf"\b({'|'.join(_COLORS)})\b")
 

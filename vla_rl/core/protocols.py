@@ -93,7 +93,7 @@ class Condition(NamedTuple):
     """How a robot that measures itself finds itself.
 
     Attributes:
-        position: float32 [A], where the commanded dimensions are.
+        position: float32 [A], where the commanded dimensions are; NaN for a failed reading, which stops the robot.
         command: float32 [A], their target, as it was really sent.
         captured_ns: when the position was measured.
         effort: float32 [A], what they push with; None where it is not measured.

@@ -70,7 +70,7 @@ ELSEWHERE = {
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
     r"vla-rl hub\b": "tests/cli/test_hub.py",
-    r"vla-rl imagine (train|evaluate|rollout)\b": "tests/cli/test_imagine.py",
+    r"vla-rl imagine (train|rollout)\b": "tests/cli/test_imagine.py",
     r"vla-rl imagine branches\b": "tests/cli/test_demo.py",
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",

@@ -264,7 +264,9 @@ def notebook_pages(name: str, notebook: dict[str, Any]) -> dict[str, str]:
         lines += [source, ""] if cell["cell_type"] == "markdown" else ["```python", source, "```", ""]
         for output in cell.get("outputs", []):
             data = output.get("data", {"text/plain": output.get("text", "")})
-            if "image/svg+xml" in data:
+            if "text/html" in data:
+                lines += ["".join(data["text/html"]), ""]
+            elif "image/svg+xml" in data:
                 picture = f"{stem}-{len(pictures)}.svg"
                 pictures[picture] = "".join(data["image/svg+xml"])
                 lines += [f"![{cell['metadata']['alt']}]({posixpath.basename(picture)})", ""]

@@ -100,8 +100,12 @@ def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -
     assert (good.seeds, idle.failed) == ((3, 4, 5), (3, 4, 5))
     assert max(good.lengths) < min(idle.lengths) == Dot.max_episode_steps
     film = good.film(4)
-    assert film.shape == (good.lengths[1], SIZE, SIZE, 3)
-    assert film[..., 1].max() == GREEN
+    (images,) = film.images.values()
+    assert images.shape == (good.lengths[1], SIZE, SIZE, 3)
+    assert images[..., 1].max() == GREEN
+    assert "data:video/mp4;base64," in film._repr_html_()
+    film.save("film.webp")
+    assert Path("film.webp").stat().st_size > 100
 
 
 def test_latency_costs_what_it_should(place: SimpleNamespace) -> None:
@@ -190,3 +194,9 @@ def test_outcomes_show_their_interval_in_a_notebook() -> None:
     outcomes = Outcomes(tuple(range(100)), (True,) * 57 + (False,) * 43)
     assert str(outcomes) == "57/100 = 57 % [47, 66]"
     assert "57/100 = 57 % [47, 66]" in outcomes._repr_html_()
+
+
+def test_a_run_shows_its_rounds_in_a_notebook(place: SimpleNamespace) -> None:
+    shown = vla.open_run("runs/dot")._repr_html_()
+    assert all(result._repr_html_() in shown for result in place.results)
+    assert "round 1" in shown

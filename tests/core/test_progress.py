@@ -43,6 +43,12 @@ def test_only_work_that_lasts_is_announced(monkeypatch: pytest.MonkeyPatch, capl
     assert caplog.messages == ["slow work"]
 
 
+def test_a_notebook_shows_a_bar() -> None:
+    code = f"import sys, types; sys.modules['ipykernel'] = types.ModuleType('ipykernel')\n{SLOW}"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert b"work" in shown.stderr
+
+
 def test_a_log_file_holds_no_bar_and_a_terminal_does() -> None:
     logged = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, check=True)
     assert logged.stderr == b""

@@ -1,9 +1,10 @@
-"""Progress of whatever takes longer than two seconds: a bar on a terminal, and nothing in a log file.
+"""Progress of work that takes longer than two seconds: a bar on a terminal and in a notebook, nothing in a log file.
 
 A process may have a watcher, which shows progress in its own way instead.
 """
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
@@ -32,7 +33,9 @@ class Progress:
 
     def __init__(self, name: str, total: int | None, unit: str, done: int = 0) -> None:
         self._name, self._total, self._done = name, total, done
-        silent = True if _watchers else None  # None: unless it is drawn on a terminal
+        silent = True if _watchers else None  # None: unless the standard error is a terminal
+        if not _watchers and "ipykernel" in sys.modules:
+            silent = False  # a notebook is no terminal, and shows the bar
         self._bar = tqdm(total=total, initial=done, desc=name, unit=unit, leave=False, delay=_DELAY_S, disable=silent)
         self._tell()
 

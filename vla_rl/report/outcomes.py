@@ -1,4 +1,4 @@
-"""What evaluations and rounds of practice give back, as objects that print well in a terminal and in a notebook."""
+"""The results of evaluations and of rounds of practice, as objects that a terminal and a notebook show well."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,19 @@ from vla_rl.core.types import Uint8Array
 from vla_rl.report.statistics import wilson_interval
 
 if TYPE_CHECKING:
+    from vla_rl.core.types import Episode
     from vla_rl.data.store import EpisodeStore
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How the episodes of a policy ended.
+    """The outcomes of a policy's episodes.
 
     Attributes:
         seeds: Reset seed of each episode.
-        success: Whether each succeeded.
-        lengths: Steps of each; empty if unknown.
-        store: The episodes themselves; None if they are not kept.
+        success: Whether each episode succeeded.
+        lengths: Number of steps of each episode; empty if unknown.
+        store: The episodes; None if they are not kept.
 
     Example:
         >>> outcomes = Outcomes((1, 2, 3, 4), (True, True, False, True), (30, 35, 120, 41))
@@ -55,21 +56,19 @@ class Outcomes:
         """Seeds of the episodes that failed."""
         return tuple(seed for seed, success in zip(self.seeds, self.success, strict=True) if not success)
 
-    def film(self, seed: int, camera: str | None = None) -> Uint8Array:
-        """Return the pictures of an episode, uint8 [T, H, W, 3].
+    def film(self, seed: int) -> "Film":
+        """Return the film of an episode, which a notebook plays.
 
         Args:
             seed: Reset seed of the episode.
-            camera: Name of a camera; None: the first.
 
         Raises:
-            KeyError: If there is no such episode or camera, or the episodes are not kept.
+            KeyError: If there is no such episode, or the episodes are not kept.
         """
         if self.store is None or seed not in self.seeds:
             raise KeyError(f"there is no episode of seed {seed}; evaluate it with render=True and seeds=[{seed}]")
         names = [name for name in self.store.ids() if self.store.read_header(name).seed == seed]
-        episode = self.store.read(names[-1])
-        return episode.images[camera or next(iter(episode.images))]
+        return Film(self.store.read(names[-1]))
 
     def __str__(self) -> str:
         low, high = self.interval
@@ -78,24 +77,51 @@ class Outcomes:
         )
 
     def _repr_html_(self) -> str:
-        low, high = (f"{100 * bound:.1f}%" for bound in self.interval)
+        low, high = (100 * bound for bound in self.interval)
+        place = "position:absolute;height:100%"
         bar = (
-            f'<span style="display:inline-block;position:relative;width:200px;height:1em;background:#ddd">'
-            f'<span style="position:absolute;left:{low};right:calc(100% - {high});height:1em;background:#7ab"></span>'
-            "</span>"
+            '<span style="display:inline-block;position:relative;width:200px;height:1em;background:#8884">'
+            f'<span style="{place};left:{low:.1f}%;width:{high - low:.1f}%;background:#1764c866"></span>'
+            f'<span style="{place};left:{100 * self.rate:.1f}%;width:2px;background:#1764c8"></span></span>'
         )
-        return f"<p>{bar} success {self}</p>"
+        return f"<div>{bar} success {self}</div>"
+
+
+@dataclass(frozen=True, repr=False)
+class Film:
+    """An episode as a film of all its cameras; a notebook plays it."""
+
+    episode: "Episode"
+
+    @property
+    def images(self) -> Mapping[str, Uint8Array]:
+        """Camera -> images, uint8 [T, H, W, 3]."""
+        return self.episode.images
+
+    def save(self, file: str | Path) -> None:
+        """Write the film as .mp4 or .webp, or (.png) as a strip of frames."""
+        from vla_rl.report.media import CAMERA_PX, save_clips, tile_cameras
+
+        save_clips([tile_cameras(self.images, CAMERA_PX // 2)], Path(file), self.episode.control_hz)
+
+    def _repr_html_(self) -> str:
+        from vla_rl.report.media import player
+
+        return f'<div style="max-width: 36rem">{player(self.episode, None)}</div>'
+
+    def __repr__(self) -> str:
+        return f"Film({self.episode.episode_id!r}, {len(self.episode)} steps)"
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round of practice has led to; round 0 is the policy that practice began with.
+    """The result of a round of practice; round 0 is the policy that practice began with.
 
     Attributes:
-        round: Its number.
+        round: Number of the round.
         policy: Folder of the policy that the round made.
-        evaluation: Of that policy on the held-out seeds; None if the round was not evaluated.
-        metrics: What the learner logged last in the round, by name.
+        evaluation: Evaluation of that policy on the held-out seeds; None if the round was not evaluated.
+        metrics: Last logged value of each metric of the learner.
     """
 
     round: int
@@ -107,12 +133,12 @@ class RoundResult:
         return f"round {self.round}: {self.evaluation or 'not evaluated'}"
 
     def _repr_html_(self) -> str:
-        shown = self.evaluation._repr_html_() if self.evaluation else "<p>not evaluated</p>"
+        shown = self.evaluation._repr_html_() if self.evaluation else "<div>not evaluated</div>"
         return f"<b>round {self.round}</b>{shown}"
 
 
 def metrics_of(records: Sequence[Mapping[str, object]], number: int) -> dict[str, float]:
-    """Return what the learner logged last in a round, from the records of metrics.jsonl."""
+    """Return the last logged value of each metric in a round, from the records of metrics.jsonl."""
     found: dict[str, float] = {}
     for record in records:
         if record.get("round") == number and record.get("kind") == "train":

@@ -1,5 +1,6 @@
 """A run folder as an object: practice that goes on where it stands, and all that a run holds."""
 
+import html
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -203,6 +204,10 @@ class Run:
             raise UserError(f"{self.path} has {missing}")
         learner.load_state_dict(progress[1])
         return learner.trace(cache, np.arange(episode.start, episode.start + episode.length))
+
+    def _repr_html_(self) -> str:
+        head = f"<b>{html.escape(str(self.path))}</b>, algorithm {self.config.algorithm}, {len(self.episodes)} episodes"
+        return f"<div>{head}</div>{''.join(result._repr_html_() for result in self.results)}"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, policies={[*self.policies]}, episodes={len(self.episodes)})"

@@ -69,11 +69,13 @@ def build_comparison(run_dir: Path, other_dir: Path, redraw: Redraw | None = Non
         if not run.policies:
             raise UserError(f"{run.path} has no evaluated policy yet; let it finish its first evaluation")
     names = [run.path.resolve().name for run in runs]
+    if names[0] == names[1]:
+        names = [str(run.path) for run in runs]
     last, other = (run.policies[-1] for run in runs)
     words = f"{names[0]} {last.words}, {names[1]} {other.words}: p {last.p_value(other):.2g}"
     parts = [_compared_success(runs, names), _compared_clips(runs, names, redraw), _differences(runs, names)]
     page = page_of(f"{names[0]} compared with {names[1]}", words, (), parts)
-    return save_page(run_dir / f"comparison-{names[1]}.html", page)
+    return save_page(run_dir / f"comparison-{other_dir.resolve().name}.html", page)
 
 
 def _compared_success(runs: tuple[Run, Run], names: list[str]) -> str:
@@ -81,16 +83,15 @@ def _compared_success(runs: tuple[Run, Run], names: list[str]) -> str:
     rows = []
     for number in sorted(ours.keys() | theirs.keys()):
         first, other = ours.get(number), theirs.get(number)
-        cells = [each.words if each else UNKNOWN for each in (first, other)]
-        p = f"{first.p_value(other):.2g}" if first and other else ""
-        rows.append([f"round {number}" if number else "supervised", *cells, p])
+        row = {"policy": f"round {number}" if number else "supervised"}
+        row |= {name: each.words if each else UNKNOWN for name, each in zip(names, (first, other), strict=True)}
+        rows.append(row | {"p (could it be chance?)": f"{first.p_value(other):.2g}" if first and other else ""})
     figures = "".join(
         f"<figure><figcaption>{html.escape(name)}</figcaption>{charts.success_chart(run.policies, (), ())}</figure>"
         for run, name in zip(runs, names, strict=True)
     )
     words = f"Intervals are Wilson's 95 % interval. {P_VALUE}"
-    heads = ["policy", *names, "p (could it be chance?)"]
-    return section("Success", lead(words) + f'<div class="two">{figures}</div>' + table(heads, rows))
+    return section("Success", lead(words) + f'<div class="two">{figures}</div>' + table(rows))
 
 
 def _compared_clips(runs: tuple[Run, Run], names: list[str], redraw: Redraw | None) -> str:
@@ -108,8 +109,9 @@ def _compared_clips(runs: tuple[Run, Run], names: list[str], redraw: Redraw | No
 def _differences(runs: tuple[Run, Run], names: list[str]) -> str:
     ours, theirs = (flatten(run.config) for run in runs)
     rows = [
-        [html.escape(name), *(html.escape(str(each.get(name, UNKNOWN))) for each in (ours, theirs))]
+        {"option": html.escape(name)}
+        | {run: html.escape(str(each.get(name, UNKNOWN))) for run, each in zip(names, (ours, theirs), strict=True)}
         for name in sorted(ours.keys() | theirs.keys())
         if ours.get(name, UNKNOWN) != theirs.get(name, UNKNOWN)
     ]
-    return section("Differences", table(["option", *names], rows) if rows else missing("The configs are equal."))
+    return section("Differences", table(rows) if rows else missing("The configs are equal."))

@@ -4,7 +4,7 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -73,10 +73,10 @@ def problems(found: Sequence[str]) -> str:
     return "".join(f'<p class="problem">{html.escape(sentence)}</p>' for sentence in sentences)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Render a table; heads are words, cells are HTML."""
-    head = "".join(f"<th>{explained(name)}</th>" if name else "<td></td>" for name in heads)
-    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Render a table of at least one row: name of a column -> HTML of the cell. Spaces alone are no name."""
+    head = "".join(f"<th>{explained(name)}</th>" if name.strip() else "<td></td>" for name in rows[0])
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row.values()) + "</tr>" for row in rows)
     scrolls = 'class="scroll" tabindex="0" role="group" aria-label="table"'
     return f"<div {scrolls}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 

@@ -10,7 +10,7 @@ import numpy as np
 from vla_rl.report import charts
 from vla_rl.report.markup import UNKNOWN, lead, legend, missing, section, table
 from vla_rl.report.run_episodes import goes_on_after_success
-from vla_rl.report.run_files import Evaluation, Run
+from vla_rl.report.run_files import Run
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.report.wording import P_VALUE, duration, percent, percent_interval
 
@@ -56,24 +56,23 @@ def success(run: Run) -> str:
         icon = f'<svg viewBox="-9 -9 18 18" aria-hidden="true">{charts.mark(index)}</svg>'
         name = evaluation.label if evaluation.control is None else f"{evaluation.control}, round {evaluation.round}"
         last = run.policies[-1] if run.policies else evaluation
-        p = "" if evaluation is last else f"{last.p_value(evaluation):.2g}"
-        rows.append([icon + html.escape(name), *_figures(evaluation, at_limit), p])
-    heads = [
-        "policy",
-        "success",
-        "95 %",
-        "episodes",
-        "trained on",
-        "gradient steps",
-        "steps to success",
-        f"p (could it be chance?), against {run.policies[-1].label if run.policies else 'the last'}",
-    ]
+        row = {
+            "policy": icon + html.escape(name),
+            "success": percent(evaluation.rate),
+            "95 %": percent_interval(evaluation.interval),
+            "episodes": f"{evaluation.successes} / {evaluation.episodes}",
+            "trained on": _figure(evaluation.real_episodes),
+            "gradient steps": _figure(evaluation.gradient_steps),
+            "steps to success": _figure(evaluation.mean_success_length) + (" (limit)" if at_limit else ""),
+            f"p (could it be chance?), against {last.label}": f"{last.p_value(evaluation):.2g}",
+        }
+        rows.append(row | ({[*row][-1]: ""} if evaluation is last else {}))
     words = (
         f"On episodes that training never sees. Band and bars: Wilson's 95 % interval. {P_VALUE} "
         "Trained on: demonstrations and practice episodes."
     )
     chart = charts.success_chart(run.policies, run.controls, names)
-    return section("Success", lead(words) + f"<figure>{chart}</figure>" + table(heads, rows) + _per_task(run))
+    return section("Success", lead(words) + f"<figure>{chart}</figure>" + table(rows) + _per_task(run))
 
 
 def calibration(run: Run) -> str:
@@ -97,30 +96,21 @@ def calibration(run: Run) -> str:
             "and observed figures."
         )
     rows = [
-        [
-            f"round {forecast.round}",
-            f"{forecast.calibration_error:.3f}",
-            f"{forecast.brier:.3f}",
-            "-" if forecast.auc is None else f"{forecast.auc:.3f}",
-            percent(forecast.mean_predicted),
-            percent(forecast.mean_observed),
-            f"{forecast.steps:,}",
-        ]
+        {
+            "episodes of": f"round {forecast.round}",
+            "calibration error": f"{forecast.calibration_error:.3f}",
+            "Brier score": f"{forecast.brier:.3f}",
+            "area under the curve": "-" if forecast.auc is None else f"{forecast.auc:.3f}",
+            "mean predicted": percent(forecast.mean_predicted),
+            "observed": percent(forecast.mean_observed),
+            "steps": f"{forecast.steps:,}",
+        }
         for forecast in forecasts
-    ]
-    heads = [
-        "episodes of",
-        "calibration error",
-        "Brier score",
-        "area under the curve",
-        "mean predicted",
-        "observed",
-        "steps",
     ]
     key = {"newest": f"round {forecasts[-1].round}"} | ({"older": "rounds before"} if len(forecasts) > 1 else {})
     note = f'<p class="note">{legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
     chart = f"<figure>{charts.reliability_chart(forecasts)}{note}</figure>"
-    return section(title, lead(words) + f'<div class="chart-and-table">{chart}{table(heads, rows)}</div>')
+    return section(title, lead(words) + f'<div class="chart-and-table">{chart}{table(rows)}</div>')
 
 
 def training(run: Run) -> str:
@@ -168,14 +158,18 @@ def collection(run: Run) -> str:
         episodes, successes, takeovers, rescued = (int(_float(record.get(name), 0)) for name in counts)
         alone, lost = successes - rescued, takeovers - rescued
         shares = {"good": alone, "human": rescued, "human tint": lost, "bad": episodes - alone - takeovers}
-        length = _float(record.get("mean_length"))
-        name = "demonstrations" if record.get("round") == 0 else f"round {record.get('round')}"
-        figures = [f"{number:,}" for number in (episodes, alone, takeovers, rescued)]
-        figures.append(f"{length:.0f}" if length >= 0 else UNKNOWN)
-        rows.append([html.escape(name), *figures, _bar({style: n / episodes for style, n in shares.items()})])
-    heads = ["", "episodes", "autonomous successes", "takeovers", "of these rescued", "mean steps", ""]
+        row = {
+            "": "demonstrations" if record.get("round") == 0 else html.escape(f"round {record.get('round')}"),
+            "episodes": _figure(episodes),
+            "autonomous successes": _figure(alone),
+            "takeovers": _figure(takeovers),
+            "of these rescued": _figure(rescued),
+            "mean steps": _figure(record.get("mean_length")),
+            " ": _bar({style: n / episodes for style, n in shares.items()}),
+        }
+        rows.append(row)
     names = {"good": "success alone", "human": "rescued", "human tint": "taken over in vain", "bad": "failure"}
-    return section("Practice episodes", table(heads, rows) + f'<p class="note">{legend(names)}</p>')
+    return section("Practice episodes", table(rows) + f'<p class="note">{legend(names)}</p>')
 
 
 def operators(run: Run) -> str:
@@ -191,16 +185,14 @@ def operators(run: Run) -> str:
         for figure, shown in _OF_OPERATORS.items()
         if any(math.isfinite(_float(newest.get(f"{name}/{figure}"))) for name in names)
     }
-
-    def cell(name: str, figure: str) -> str:
-        value = _float(newest.get(f"{name}/{figure}"))
-        return UNKNOWN if math.isnan(value) else format(value, figures[figure][1])
-
-    rows = [[html.escape(name), *(cell(name, figure) for figure in figures)] for name in names]
-    heads = ["", *(head for head, _, _ in figures.values())]
+    rows = []
+    for name in names:
+        values = {figure: _float(newest.get(f"{name}/{figure}")) for figure in figures}
+        cells = {head: _figure(values[figure], style) for figure, (head, style, _) in figures.items()}
+        rows.append({"": html.escape(name)} | cells)
     means = " ".join(meaning for _, _, meaning in figures.values() if meaning)
     words = f"Estimates of the last round's critics for the steps that each person decided. {means}"
-    return section("Operators", (lead(words) if means else "") + table(heads, rows))
+    return section("Operators", (lead(words) if means else "") + table(rows))
 
 
 def machine(run: Run) -> str:
@@ -208,8 +200,11 @@ def machine(run: Run) -> str:
     body = ""
     if run.stages:
         total_s = sum(wall_s for _, wall_s in run.stages) or 1.0
-        rows = [[html.escape(name), duration(s), _bar({"policy": s / total_s})] for name, s in run.stages]
-        body += table(["stage", "wall clock", ""], rows)
+        rows = [
+            {"stage": html.escape(name), "wall clock": duration(s), "": _bar({"policy": s / total_s})}
+            for name, s in run.stages
+        ]
+        body += table(rows)
     facts = {str(name): value for name, value in run.machine.items() if value is not None}
     if facts:
         body += f"<dl>{''.join(map(_fact, facts, facts.values()))}</dl>"
@@ -225,17 +220,9 @@ def config(run: Run) -> str:
     )
 
 
-def _figures(evaluation: Evaluation, at_limit: bool) -> list[str]:
-    length = evaluation.mean_success_length
-    steps = UNKNOWN if length is None else f"{length:.0f}"
-    return [
-        percent(evaluation.rate),
-        percent_interval(evaluation.interval),
-        f"{evaluation.successes} / {evaluation.episodes}",
-        UNKNOWN if evaluation.real_episodes is None else f"{evaluation.real_episodes:,}",
-        UNKNOWN if evaluation.gradient_steps is None else f"{evaluation.gradient_steps:,}",
-        f"{steps} (limit)" if at_limit else steps,
-    ]
+def _figure(value: Any, style: str = ",.0f") -> str:
+    number = _float(value)
+    return UNKNOWN if math.isnan(number) else format(number, style)
 
 
 def _per_task(run: Run) -> str:
@@ -245,15 +232,13 @@ def _per_task(run: Run) -> str:
         return ""
     rows = []
     for policy in run.policies:
-        counts = [policy.tasks.get(task, (0, 0)) for task in tasks]
-        cells = [
-            f"{percent(successes / episodes)} {percent_interval(wilson_interval(successes, episodes))}"
-            if episodes
-            else UNKNOWN
-            for successes, episodes in counts
-        ]
-        rows.append([html.escape(policy.label), *cells])
-    return table(["policy", *tasks], rows)
+        cells = {}
+        for task in tasks:
+            successes, episodes = policy.tasks.get(task, (0, 0))
+            words = f"{percent(successes / max(episodes, 1))} {percent_interval(wilson_interval(successes, episodes))}"
+            cells[task] = words if episodes else UNKNOWN
+        rows.append({"policy": html.escape(policy.label)} | cells)
+    return table(rows)
 
 
 def _bar(shares: dict[str, float]) -> str:

@@ -1,19 +1,14 @@
-"""The world model as Gymnasium environments: a vector of them, and one alone that robots, the control loop and the
-recorder take for any other environment.
+"""The video world model as a Gymnasium environment, which robots, the control loop and the recorder take for any other.
 
-An observation is ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}``; actions are the real robot's.
-Every environment of the vector has its own seed, start and sampler noise: what it imagines does not depend on the
-others beside it, up to rounding; alone, it replays bit by bit. Not thread-safe.
+An observation is ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}``; actions are those of the real
+robot. An episode replays bit by bit. Not thread-safe.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,197 +19,118 @@ from world_model.model import WorldModel
 from world_model.open_loop import sampler_noise
 from world_model.windows import LatentEpisodes
 
-_START = 0x7374  # apart from other draws of the same seed
+_START = 0x7374  # separates the draw of the start from other draws of the same seed
 STATE_BOUND = 1e6  # of the observation space, in the robot's units: imagined states are not clipped
 
 
-class ImaginedVectorEnv(VectorEnv[dict[str, Any], NDArray[np.float32], NDArray[Any]]):
-    """B imagined environments that step together.
+class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
+    """An imagined environment, for example as the argument of `robot_io.env_robot.EnvRobot`.
 
-    Finished environments are not reset by themselves: call ``reset(options={"reset_mask": bool [B]})``. ``reset``
-    takes a seed (each environment then has seed + index) or one seed each; the seed draws the real episode whose first
-    frame is the start. Beside the task's limit of time, an episode is truncated (``info["is_lost"]``) where its picture
-    is stranger than those of nearly all real successes (`Autoencoder.strangeness`): what comes then is invented (the
-    HALT state of MOReL, arXiv 2005.05951). MOReL punishes that; here the outcome is unknown, since a world model also
-    loses itself where a policy does well.
+    An episode begins at the first frame of a real episode that the seed draws. It is truncated at the time limit, and
+    (``info["is_lost"]``) where a picture is stranger than those of nearly all real successes
+    (`Autoencoder.strangeness`): what comes then is invented (the HALT state of MOReL, arXiv 2005.05951). MOReL punishes
+    that; here the outcome is unknown, since a world model also loses itself where a policy does well.
 
     Args:
-        model: in eval mode.
-        data: real episodes, encoded by the model's autoencoder.
-        num_envs: B.
+        model: In eval mode.
+        data: Real episodes, encoded by the model's autoencoder.
+
+    Attributes:
+        begun_in: Index of the real episode that the present one begins in.
     """
 
-    def __init__(self, model: WorldModel, data: LatentEpisodes, num_envs: int) -> None:
+    _latents: Tensor
+    _state: Tensor
+    _seen: dict[str, NDArray[np.uint8]]
+    _seed: int
+    _tick: int
+    _ended: bool
+
+    def __init__(self, model: WorldModel, data: LatentEpisodes) -> None:
         spec = model.spec
-        self.model, self.data, self.num_envs = model, data, num_envs
-        self.metadata = {"render_fps": spec.control_hz, "autoreset_mode": AutoresetMode.DISABLED}
-        self.render_mode, self.spec = None, None
+        self.model, self.data, self.begun_in = model, data, 0
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": spec.control_hz}
+        self.render_mode = "rgb_array"
         box = gymnasium.spaces.Box(0, 255, (*spec.image_size, 3), np.uint8)
         pixels: dict[str, gymnasium.Space[Any]] = dict.fromkeys(spec.cameras, box)
         agent_pos = gymnasium.spaces.Box(-STATE_BOUND, STATE_BOUND, (spec.state_dim,), np.float32)
-        self.single_observation_space = gymnasium.spaces.Dict(
+        self.observation_space = gymnasium.spaces.Dict(
             {"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos}
         )
         self._low, self._high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        self.single_action_space = gymnasium.spaces.Box(self._low, self._high)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        # Placeholders until the first reset.
-        self._latents = data.latents[:1].repeat(num_envs, 1, 1).to(model.device)
-        self._state = data.state[:1].repeat(num_envs, 1).to(model.device)
-        with torch.no_grad():
-            self._memory = model.dynamics.begin(self._latents, self._state)
-        self._seeds = np.arange(num_envs, dtype=np.int64)
-        self._tick = np.zeros(num_envs, np.int64)
-        self._ended = np.ones(num_envs, bool)
-        self.begun_in = np.zeros(num_envs, np.int64)  # index of the real episode whose first frame it was
-        self.last_action: Float32Array = np.zeros((num_envs, spec.action_dim), np.float32)
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        options = options or {}
-        mask = np.asarray(options.get("reset_mask", np.ones(self.num_envs, bool)), bool)
-        rows = np.flatnonzero(mask)
-        given = [seed + row if isinstance(seed, int) else None for row in range(self.num_envs)]
-        if isinstance(seed, Sequence):
-            given = list(seed)
-        for row in rows:
-            own = given[row]
-            self._seeds[row] = np.random.default_rng().integers(2**31) if own is None else own
-            start = np.random.default_rng([self._seeds[row], _START])
-            self.begun_in[row] = start.integers(len(self.data.episodes))
-        if mask.all():
-            self._memory.step = 0  # the same slots again, so that an episode replays bit by bit
-        self._begin(rows)
-        self._tick[rows] = 0
-        self._ended[rows] = False
-        return self._observe(), {"is_success": np.zeros(self.num_envs, bool)}
-
-    @torch.no_grad()
-    def step(
-        self, actions: NDArray[np.float32]
-    ) -> tuple[dict[str, Any], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
-        if not np.isfinite(actions).all():
-            raise UserError("an action is not finite; check the policy")
-        actions = np.clip(np.asarray(actions, np.float32), self._low, self._high)
-        device = self.model.device
-        noise = sampler_noise(self._seeds, self._tick, *self._latents.shape[1:])
-        predicted = self.model.dynamics.step(
-            self._memory, self._latents, self._state, torch.from_numpy(actions).to(device), noise.to(device)
-        )
-        self._latents, self._state = predicted.latents, predicted.state
-        self.last_action = actions
-        self._tick += 1
-        outcome = predicted.outcome
-        probability = outcome.success_logit.sigmoid().cpu().numpy()
-        pictures = self.model.autoencoder.decode(self._latents)
-        coder = self.model.autoencoder
-        lost = (coder.strangeness(pictures) > coder.familiar).cpu().numpy() & ~self._ended
-        success = (probability >= SUCCESS_THRESHOLD) & ~self._ended & ~lost
-        truncated = lost | (~success & (self._tick >= self.model.spec.max_steps))
-        self._ended |= success | truncated
-        info = {"is_success": success, "success_probability": probability, "reward_head": outcome.reward.cpu().numpy()}
-        return self._observe(pictures), success.astype(np.float64), success, truncated, info | {"is_lost": lost}
-
-    @torch.no_grad()
-    def begin_at(self, row: int, images: NDArray[np.uint8], state: NDArray[np.float32], seed: int) -> dict[str, Any]:
-        """Begin one environment at what a robot or a simulator senses now, as the first frame of an episode.
-
-        Args:
-            row: which.
-            images: uint8 [cameras, H, W, 3], in the order of the spec's cameras.
-            state: float32 [S].
-            seed: of the sampler's noise.
-
-        Returns:
-            the observations of all environments.
-        """
-        device = self.model.device
-        own = torch.tensor([row], device=device)
-        self._latents[own] = self.model.autoencoder.encode(torch.from_numpy(images)[None].to(device))
-        self._state[own] = torch.from_numpy(np.asarray(state, np.float32))[None].to(device)
-        self._memory.forget(own)
-        self._seeds[row], self._ended[row] = seed, False
-        self._tick[row] = 0
-        return self._observe()
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Nothing to close."""
-
-    def _begin(self, rows: NDArray[np.int64]) -> None:
-        """Put the rows at the first frames of the episodes that they begin in."""
-        data, device, own = self.data, self.model.device, torch.from_numpy(rows).to(self.model.device)
-        frames = data.start[self.begun_in[rows]]
-        self._memory.forget(own)
-        self._latents[own], self._state[own] = data.latents[frames].to(device), data.state[frames].to(device)
-        for row, frame in zip(rows, frames.tolist(), strict=True):
-            self.last_action[row] = self._rest_at_start(frame)
-
-    def _rest_at_start(self, frame: int) -> Float32Array:
-        """Where nothing was sent yet, targets are where the robot is: the state, or what was sent first."""
-        spec, first = self.model.spec, self.data.action[frame].numpy()
-        delta = np.array([kind == "delta" for kind in spec.action_kind] or [False] * spec.action_dim)
-        here = self.data.state[frame, : spec.action_dim].numpy() if spec.state_dim >= spec.action_dim else first
-        return np.where(delta, 0.0, here).astype(np.float32)
-
-    @torch.no_grad()
-    def _observe(self, pictures: Tensor | None = None) -> dict[str, Any]:
-        decoded = self.model.autoencoder.decode(self._latents) if pictures is None else pictures
-        images = decoded.cpu().numpy()
-        pixels = {camera: images[:, index] for index, camera in enumerate(self.model.spec.cameras)}
-        return {"pixels": pixels, "agent_pos": self._state.cpu().numpy().copy()}
-
-
-class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
-    """One imagined environment: what `robot_io.env_robot.EnvRobot` and the control loop expect of any.
-
-    Arguments as `ImaginedVectorEnv`.
-    """
-
-    def __init__(self, model: WorldModel, data: LatentEpisodes) -> None:
-        self.vector = ImaginedVectorEnv(model, data, 1)
-        self.metadata = {"render_modes": ["rgb_array"], "render_fps": model.spec.control_hz}
-        self.render_mode = "rgb_array"
-        self.observation_space = self.vector.single_observation_space
-        self.action_space = self.vector.single_action_space
-        self.task_description = model.spec.task
-        self.action_kind = model.spec.action_kind or ("absolute",) * model.spec.action_dim
-        self.gripper_dims = model.spec.gripper_dims
-        state, action = model.spec.dimensions
+        self.action_space = gymnasium.spaces.Box(self._low, self._high)
+        self.task_description = spec.task
+        self.action_kind = spec.action_kind or ("absolute",) * spec.action_dim
+        self.gripper_dims = spec.gripper_dims
+        state, action = spec.dimensions
         self.state_names, self.state_units = state.names, state.units
         self.action_names, self.action_units = action.names, action.units
-        self._seen: dict[str, Any] = {}
+        self._last_action: Float32Array = np.zeros(spec.action_dim, np.float32)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed, options=options)
-        observation, _ = self.vector.reset(seed=[seed])
-        self.task_description = self.vector.data.episodes[self.vector.begun_in[0]].task
-        return self._first(observation), {"is_success": False}
+        own = int(np.random.default_rng().integers(2**31)) if seed is None else seed
+        self.begun_in = int(np.random.default_rng([own, _START]).integers(len(self.data.episodes)))
+        self.task_description = self.data.episodes[self.begun_in].task
+        frame = int(self.data.start[self.begun_in])
+        self._last_action = self._rest_at_start(frame)
+        latents, state = self.data.latents[frame : frame + 1], self.data.state[frame : frame + 1]
+        return self._begin(latents, state, own), {"is_success": False}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.vector.step(np.asarray(action)[None])
-        own: dict[str, Any] = {name: bool(info[name][0]) for name in ("is_success", "is_lost")}
-        own["success_probability"] = float(info["success_probability"][0])
-        return self._first(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), own
-
+    @torch.no_grad()
     def begin_at(self, observation: dict[str, Any], seed: int) -> dict[str, Any]:
         """Begin at an observation of the real robot or simulator, with the sampler's noise of a seed."""
-        images = np.stack([observation["pixels"][camera] for camera in self.vector.model.spec.cameras])
-        return self._first(self.vector.begin_at(0, images, observation["agent_pos"], seed))
+        images = np.stack([observation["pixels"][camera] for camera in self.model.spec.cameras])
+        latents = self.model.autoencoder.encode(torch.from_numpy(images)[None].to(self.model.device))
+        state = torch.from_numpy(np.asarray(observation["agent_pos"], np.float32))[None]
+        return self._begin(latents, state, seed)
+
+    @torch.no_grad()
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        if not np.isfinite(action).all():
+            raise UserError("an action is not finite; check the policy")
+        self._last_action = np.clip(np.asarray(action, np.float32), self._low, self._high)
+        model, device = self.model, self.model.device
+        noise = sampler_noise(np.array([self._seed]), np.array([self._tick]), *self._latents.shape[1:])
+        sent = torch.from_numpy(self._last_action)[None].to(device)
+        predicted = model.dynamics.step(self._memory, self._latents, self._state, sent, noise.to(device))
+        self._latents, self._state = predicted.latents, predicted.state
+        self._tick += 1
+        images = model.autoencoder.decode(self._latents)
+        probability = float(predicted.outcome.success_logit.sigmoid())
+        lost = not self._ended and bool(model.autoencoder.strangeness(images) > model.autoencoder.familiar)
+        success = not (self._ended or lost) and probability >= SUCCESS_THRESHOLD
+        truncated = lost or (not success and self._tick >= model.spec.max_steps)
+        self._ended |= success or truncated
+        info = {"is_success": success, "is_lost": lost, "success_probability": probability}
+        return self._observe(images), float(success), success, truncated, info
 
     def render(self) -> NDArray[np.uint8]:
-        """The cameras side by side, uint8 [H, cameras W, 3]."""
-        return np.concatenate(list(self._seen["pixels"].values()), axis=1)
+        """Return the cameras side by side, uint8 [H, cameras W, 3]."""
+        return np.concatenate(list(self._seen.values()), axis=1)
 
     def rest_action(self, state: NDArray[np.float32]) -> Float32Array:
-        """The action that keeps the robot where it is, float32 [A]: the last target."""
+        """Return the action that keeps the robot where it is, float32 [A]: the last target."""
         del state
-        return self.vector.last_action[0].copy()
+        return self._last_action.copy()
 
-    def _first(self, observation: dict[str, Any]) -> dict[str, Any]:
-        pixels = {camera: image[0] for camera, image in observation["pixels"].items()}
-        self._seen = {"pixels": pixels, "agent_pos": observation["agent_pos"][0]}
-        return self._seen
+    @torch.no_grad()
+    def _begin(self, latents: Tensor, state: Tensor, seed: int) -> dict[str, Any]:
+        """Begin at latents [1, N, D] and a state [1, S]."""
+        self._latents, self._state = latents.to(self.model.device), state.to(self.model.device)
+        self._memory = self.model.dynamics.begin(self._latents, self._state)
+        self._seed, self._tick, self._ended = seed, 0, False
+        return self._observe(self.model.autoencoder.decode(self._latents))
+
+    def _rest_at_start(self, frame: int) -> Float32Array:
+        """Return the targets before the first action: where the robot is, from its state or from the first action."""
+        spec, first = self.model.spec, self.data.action[frame].numpy()
+        delta = np.array([kind == "delta" for kind in self.action_kind])
+        here = self.data.state[frame, : spec.action_dim].numpy() if spec.state_dim >= spec.action_dim else first
+        return np.where(delta, 0.0, here).astype(np.float32)
+
+    def _observe(self, images: Tensor) -> dict[str, Any]:
+        self._seen = dict(zip(self.model.spec.cameras, images[0].cpu().numpy(), strict=True))
+        return {"pixels": dict(self._seen), "agent_pos": self._state[0].cpu().numpy().copy()}

@@ -19,7 +19,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,60 +52,56 @@ logger = logging.getLogger(__name__)
 type Loss = Callable[[int], tuple[Tensor, dict[str, float]]]
 
 
-@dataclass(frozen=True)
-class ModuleTrainingConfig:
-    """One stage of training.
-
-    Attributes:
-        name: for files and progress.
-        steps: gradient steps.
-        learning_rate: after the warm-up.
-        cpu_seconds: bound of processor time; 0: none.
-        training: the other options.
-    """
-
-    name: str
-    steps: int
-    learning_rate: float
-    cpu_seconds: float
-    training: TrainingConfig
-
-
 class ModuleTraining:
-    """Optimises one module, from its newest checkpoint to the end.
+    """Optimizes one module, from its newest checkpoint to the end.
 
     Args:
-        config: the stage.
-        module: trained in place.
-        loss: step -> (loss, logs); a function of the module's weights and the step alone.
-        folder: of checkpoints and metrics.
+        name: Name for files and progress.
+        module: Module to train in place.
+        loss: Step -> (loss, logs); a function of the module's weights and the step alone.
+        folder: Folder of checkpoints and metrics.
+        steps: Number of gradient steps.
+        learning_rate: Learning rate after the warm-up.
+        cpu_seconds: Bound of processor time; 0: none.
+        training: Further options.
     """
 
-    def __init__(self, config: ModuleTrainingConfig, module: nn.Module, loss: Loss, folder: Path) -> None:
-        self.config, self.module, self._loss, self._folder = config, module, loss, folder
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        loss: Loss,
+        folder: Path,
+        steps: int,
+        learning_rate: float,
+        cpu_seconds: float,
+        training: TrainingConfig,
+    ) -> None:
+        self.name, self.module, self._loss, self._folder = name, module, loss, folder
+        self.steps, self.learning_rate, self.cpu_seconds, self.training = steps, learning_rate, cpu_seconds, training
         self.average = copy.deepcopy(module).requires_grad_(False)
         groups = [
             {"params": [p for p in module.parameters() if p.ndim >= 2], "weight_decay": _WEIGHT_DECAY},
             {"params": [p for p in module.parameters() if p.ndim < 2], "weight_decay": 0.0},
         ]
-        self._optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, fused=True)
+        self._optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         self.step, self.cpu_s = 0, 0.0
-        self._file = folder / f"{config.name}.checkpoint"
+        self._file = folder / f"{name}.checkpoint"
         if self._file.exists():
             self._load()
 
     @property
     def progress(self) -> float:
         """0 at the start, 1 at the end: by steps, or by processor time where that is further."""
-        by_time = self.cpu_s / self.config.cpu_seconds if self.config.cpu_seconds else 0.0
-        return max(self.step / max(self.config.steps, 1), by_time)
+        by_time = self.cpu_s / self.cpu_seconds if self.cpu_seconds else 0.0
+        return max(self.step / max(self.steps, 1), by_time)
 
     def run(self, stop_after: int | None = None) -> None:
         """Train to the end, or for at most ``stop_after`` more steps. The module then holds the averaged weights."""
         self.module.train()
-        last = self.config.steps if stop_after is None else min(self.config.steps, self.step + stop_after)
+        last = self.steps if stop_after is None else min(self.steps, self.step + stop_after)
         started_s, before_s = time.process_time(), self.cpu_s
-        shown = Progress(self.config.name, self.config.steps, "step", done=self.step)
+        shown = Progress(self.name, self.steps, "step", done=self.step)
         with deferred_signals() as asked_to_stop, shown as progress:
             while self.step < last and self.progress < 1:
                 logs = self._update()
@@ -118,7 +113,7 @@ class ModuleTraining:
                     losses = ", ".join(f"{name} {logs[name]:.4f}" for name in logs if name.endswith("loss"))
                 progress.advance(losses)
                 stop = asked_to_stop()
-                if self.step % self.config.training.checkpoint_every == 0 or ended or stop:
+                if self.step % self.training.checkpoint_every == 0 or ended or stop:
                     self._save()
                 if stop:
                     raise stop
@@ -127,18 +122,17 @@ class ModuleTraining:
         self.module.eval()
 
     def _update(self) -> dict[str, float]:
-        training = self.config.training
-        rate = min(1.0, (self.step + 1) / max(training.warmup_steps, 1))
+        rate = min(1.0, (self.step + 1) / max(self.training.warmup_steps, 1))
         rate = min(rate, FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * min(self.progress, 1.0))))
         for group in self._optimizer.param_groups:
-            group["lr"] = self.config.learning_rate * rate
+            group["lr"] = self.learning_rate * rate
         loss, logs = self._loss(self.step)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.module.parameters(), _MAX_GRADIENT_NORM, foreach=True)
         self._optimizer.step()
         self.step += 1
-        decay = min(training.ema_decay, self.step / (self.step + 10.0))
+        decay = min(self.training.ema_decay, self.step / (self.step + 10.0))
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.parameters()), list(self.module.parameters()), 1.0 - decay)
             for ours, theirs in zip(self.average.buffers(), self.module.buffers(), strict=True):
@@ -146,7 +140,7 @@ class ModuleTraining:
         return {"loss": float(loss.detach()), **logs, "gradient_norm": float(norm)}
 
     def _log(self, logs: dict[str, float]) -> None:
-        record = {"stage": self.config.name, "step": self.step, "cpu_s": round(self.cpu_s, 2), **logs}
+        record = {"stage": self.name, "step": self.step, "cpu_s": round(self.cpu_s, 2), **logs}
         with (self._folder / "metrics.jsonl").open("a") as stream:
             stream.write(json.dumps(record) + "\n")
 
@@ -200,17 +194,11 @@ def train_world_model(
         torch.manual_seed(config.seed)
         model = WorldModel(config, spec).to(device)
     model.autoencoder.background.copy_(background(cache, spec.cameras, config.seed))
+    budget_s = training.cpu_seconds * training.autoencoder_share
+    steps, rate = training.autoencoder_steps, _AUTOENCODER_LEARNING_RATE
+    loss = autoencoder_loss(model, cache)
     autoencoder_training = ModuleTraining(
-        ModuleTrainingConfig(
-            "autoencoder",
-            training.autoencoder_steps,
-            _AUTOENCODER_LEARNING_RATE,
-            training.cpu_seconds * training.autoencoder_share,
-            training,
-        ),
-        model.autoencoder,
-        autoencoder_loss(model, cache),
-        folder,
+        "autoencoder", model.autoencoder, loss, folder, steps, rate, budget_s, training
     )
     autoencoder_training.run()
     sample = draw_pictures(cache, spec.cameras, config.seed, 0, _STATISTICS_FRAMES).to(device)
@@ -219,13 +207,9 @@ def train_world_model(
     data = LatentEpisodes(cache, model.autoencoder)
     set_dynamics_statistics(model, data)
     left_s = max(training.cpu_seconds - autoencoder_training.cpu_s, 1.0) if training.cpu_seconds else 0.0
-    dynamics_training = ModuleTraining(
-        ModuleTrainingConfig("dynamics", training.dynamics_steps, training.dynamics_learning_rate, left_s, training),
-        model.dynamics,
-        dynamics_loss(model, data),
-        folder,
-    )
-    dynamics_training.run()
+    steps, rate = training.dynamics_steps, training.dynamics_learning_rate
+    loss = dynamics_loss(model, data)
+    ModuleTraining("dynamics", model.dynamics, loss, folder, steps, rate, left_s, training).run()
     set_familiar(model, cache)
     save_world_model(folder, model)
     return model

@@ -105,7 +105,7 @@ class Blocks(nn.ModuleList):
 
 @dataclass
 class Memory:
-    """The bounded cache of B streams. They step together, and each may be forgotten alone.
+    """The bounded cache of B streams, which step together; a stream begins anew when its age is set to 0.
 
     Attributes:
         recent: per layer, keys and values [B, heads, window, F, size]; frame g stands in slot g % window.
@@ -120,10 +120,6 @@ class Memory:
     age: Tensor
     last: tuple[Tensor, Tensor]
     step: int = field(default=0)
-
-    def forget(self, rows: Tensor) -> None:
-        """Begin the streams int64 [R] anew."""
-        self.age[rows] = 0
 
 
 class BlockCausalTransformer(nn.Module):

@@ -78,7 +78,7 @@ def test_streams_restart_one_by_one() -> None:
         for frame in range(4):  # whatever stream 1 lived through before
             latents = torch.stack([batch.latents[0, frame], 3 * batch.latents[1, 5 - frame]])
             dynamics.push(memory, latents, batch.state[:, frame], batch.action[:, frame])
-        memory.forget(torch.tensor([1]))
+        memory.age[1] = 0
         for frame in range(6):
             other = min(frame + 4, 5)
             latents = torch.stack([batch.latents[0, other], batch.latents[1, frame]])

@@ -24,7 +24,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 from world_model import imagined_env
-from world_model.imagined_env import ImaginedEnv, ImaginedVectorEnv
+from world_model.imagined_env import ImaginedEnv
 from world_model.model import WorldModel, load_world_model, save_world_model
 from world_model.open_loop import imagine
 from world_model.windows import LatentEpisodes, spec_of
@@ -42,7 +42,7 @@ def never_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 2.0)
 
 
-def test_the_single_view_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
+def test_it_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
     check_env(ImaginedEnv(model, data), skip_render_check=True)
 
@@ -64,81 +64,55 @@ def test_an_imagined_robot_has_the_names_of_the_real_one(
     assert spec_of(cache).dimensions == (state, action)
 
 
-def test_an_environment_does_not_depend_on_those_beside_it(world: tuple[WorldModel, LatentEpisodes]) -> None:
+def test_an_episode_is_the_open_loop_from_its_first_frame(world: tuple[WorldModel, LatentEpisodes]) -> None:
     model, data = world
-    vector = ImaginedVectorEnv(model, data, 4)
-    single = ImaginedEnv(model, data)
-    seeds = [101, 7, 33, 50]
-    vector.reset(seed=[1, 2, 3, 4])
-    actions = np.random.default_rng(0).uniform(-1, 1, (9, 2)).astype(np.float32)
-    vector.step(np.zeros((4, 2), np.float32))
-    rows, _ = vector.reset(seed=seeds)
-    for row, seed in enumerate(seeds):
-        alone, _ = single.reset(seed=seed)
-        assert single.vector.begun_in[0] == vector.begun_in[row]
-        np.testing.assert_array_equal(rows["pixels"]["front"][row], alone["pixels"]["front"])
-    last = {}
-    for row, seed in enumerate(seeds):
-        single.reset(seed=seed)
-        for action in actions:
-            last[row] = single.step(action)[0]
-    for action in actions:
-        rows, *_ = vector.step(np.tile(action, (4, 1)))
-    for row in range(4):
-        np.testing.assert_allclose(rows["agent_pos"][row], last[row]["agent_pos"], atol=1e-4)
-
-
-def test_one_environment_restarts_while_the_others_go_on(world: tuple[WorldModel, LatentEpisodes]) -> None:
-    model, data = world
-    undisturbed = ImaginedVectorEnv(model, data, 2)
-    disturbed = ImaginedVectorEnv(model, data, 2)
-    action = np.full((2, 2), 0.3, np.float32)
-    for env in (undisturbed, disturbed):
-        env.reset(seed=[100, 200])
-        for _ in range(3):
-            env.step(action)
-    disturbed.reset(seed=[None, 1], options={"reset_mask": np.array([False, True])})
-    for _ in range(4):
-        calm, rows = undisturbed.step(action)[0], disturbed.step(action)[0]
-    np.testing.assert_allclose(rows["agent_pos"][0], calm["agent_pos"][0], atol=1e-5)
-    start = torch.from_numpy(disturbed.begun_in[1:])
+    env = ImaginedEnv(model, data)
+    env.reset(seed=1)
+    later = [env.step(np.full(2, 0.3, np.float32))[0]["agent_pos"] for _ in range(4)]
+    start = torch.tensor([env.begun_in])
     expected = imagine(model, data, start, torch.tensor([0]), torch.full((1, 4, 2), 0.3), seed=1)
-    np.testing.assert_allclose(rows["agent_pos"][1], expected.state[0, -1], atol=1e-4)
+    np.testing.assert_allclose(later, expected.state[0], atol=1e-4)
 
 
 def test_seeds_that_begin_alike_differ_in_noise(
     world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = world
-    many = ImaginedVectorEnv(model, data, 50)
-    many.reset(seed=0)
-    assert len(set(many.begun_in)) > 2
-    alike = np.flatnonzero(many.begun_in == 2)[:2].tolist()
-    env = ImaginedVectorEnv(model, data, 2)
-    first, _ = env.reset(seed=alike)
-    np.testing.assert_array_equal(first["pixels"]["front"][0], first["pixels"]["front"][1])
+    env, begun = ImaginedEnv(model, data), dict[int, list[int]]()
+    for seed in range(50):
+        env.reset(seed=seed)
+        begun.setdefault(env.begun_in, []).append(seed)
+    assert len(begun) > 2
+    alike = begun[2][:2]
+
+    def first_pictures() -> list[np.ndarray]:
+        pictures = []
+        for seed in alike:
+            env.reset(seed=seed)
+            pictures.append(env.step(np.zeros(2, np.float32))[0]["pixels"]["front"])
+        return pictures
+
     dynamics = model.dynamics
     for noise in (1.0, 0.0):
         monkeypatch.setattr(dynamics, "config", replace(dynamics.config, sampling_noise=noise))
-        env.reset(seed=alike)
-        later = env.step(np.zeros((2, 2), np.float32))[0]["pixels"]["front"]
-        assert (later[0] != later[1]).any() == (noise > 0)
+        one, other = first_pictures()
+        assert (one != other).any() == (noise > 0)
 
 
 def test_episodes_end_by_success_and_time(
     world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, data = world
-    action = np.zeros((1, 2), np.float32)
-    env = ImaginedVectorEnv(model, data, 1)
+    action = np.zeros(2, np.float32)
+    env = ImaginedEnv(model, data)
     env.reset(seed=500)
     steps = [env.step(action) for _ in range(12)]
-    assert [own[3][0] for own in steps] == [False] * 11 + [True]
-    assert not steps[-1][4]["is_lost"][0], "out of time is a failure"
+    assert [own[3] for own in steps] == [False] * 11 + [True]
+    assert not steps[-1][4]["is_lost"], "out of time is a failure"
     monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 1e-9)
     env.reset(seed=500)
     _, reward, terminated, truncated, info = env.step(action)
-    assert (reward[0], terminated[0], truncated[0], info["is_success"][0]) == (1.0, True, False, True)
+    assert (reward, terminated, truncated, info["is_success"]) == (1.0, True, False, True)
 
 
 def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,19 +121,16 @@ def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path, monkey
     data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
     model.dynamics.heads.outcome[-1].bias.data[1] = 100.0
     monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 0.5)
+    env = ImaginedEnv(model, data)
 
-    def first_step() -> dict[str, bool]:
-        vector = ImaginedVectorEnv(model, data, 2)
-        vector.reset(seed=5)
-        _, _, terminated, truncated, info = vector.step(np.zeros((2, 2), np.float32))
-        found = {"terminated": terminated, "truncated": truncated, **info}
-        assert all((found[name] == found[name][0]).all() for name in nothing), "both environments alike"
-        return {name: bool(found[name][0]) for name in nothing}
+    def first_step() -> tuple[bool, bool, bool, bool]:
+        env.reset(seed=5)
+        _, _, terminated, truncated, info = env.step(np.zeros(2, np.float32))
+        return terminated, truncated, info["is_success"], info["is_lost"]
 
-    nothing = dict.fromkeys(("terminated", "truncated", "is_success", "is_lost"), False)
-    assert first_step() == nothing | {"terminated": True, "is_success": True}
+    assert first_step() == (True, False, True, False)
     model.autoencoder.familiar.fill_(0.0)
-    assert first_step() == nothing | {"truncated": True, "is_lost": True}
+    assert first_step() == (False, True, False, True)
     frames = torch.randint(0, 256, (3, 2, 16, 16, 3), dtype=torch.uint8)
     latents = model.autoencoder.encode(frames)
     again = model.autoencoder.encode(model.autoencoder.decode(latents))
@@ -205,9 +176,9 @@ def test_an_episode_has_the_sentence_of_the_one_that_it_begins_in(world: tuple[W
     model, data = world
     env = ImaginedEnv(model, data)
     told = [replace(episode, task=f"task {index}") for index, episode in enumerate(data.episodes)]
-    env.vector.data = copy.copy(data)
-    env.vector.data.episodes = told
+    env.data = copy.copy(data)
+    env.data.episodes = told
     robot = EnvRobot(env)
     for seed in (3, 1):
         robot.reset(seed)
-        assert robot.read().task == f"task {env.vector.begun_in[0]}"
+        assert robot.read().task == f"task {env.begun_in}"

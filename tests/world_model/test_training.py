@@ -125,7 +125,7 @@ def test_interrupted_training_ends_in_the_same_weights(
         def interrupted(self: ModuleTraining, stop_after: int | None = None, stop: int = stop) -> None:
             done = self.step
             run(self, stop)
-            if self.step < self.config.steps and self.step > done:
+            if self.step < self.steps and self.step > done:
                 raise KeyboardInterrupt
 
         monkeypatch.setattr(ModuleTraining, "run", interrupted)

@@ -43,7 +43,7 @@ VERBS = {
 
 # The base install is what the computer on a robot needs; which extra brings what else.
 EXTRAS = {
-    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "matplotlib", "PIL", "scipy", "rich"),
+    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "PIL", "scipy", "rich"),
     "vlm": ("transformers",),
     "benchmarks": ("metaworld", "gym_aloha"),
     "ros": ("rosbags",),

@@ -41,7 +41,7 @@ def success_chart(policies: Sequence[Evaluation], controls: Sequence[Evaluation]
     x = Axis(-0.35, max(last_round, 1) + 0.35 + 0.12 * len(control_names), 74, width - 12)
     y = Axis(0, 1, height - 50, 34)
     rounds = [float(number) for number in range(0, last_round + 1, 1 + last_round // 12)]
-    parts = [svg.grid(x, y, rounds, [0, 0.25, 0.5, 0.75, 1], percent=True)]
+    parts = [svg.grid(x, y, rounds, [0, 0.25, 0.5, 0.75, 1], percent="y")]
     parts.append(svg.text((x.start_px + x.end_px) / 2, height - 6, "rounds of practice", text_anchor="middle"))
     at = x([policy.round for policy in policies])
     parts.append(
@@ -72,10 +72,9 @@ def curve_chart(
     width, height = 340, 178
     bucketed = {name: _bucket(steps, values) for name, (steps, values) in series.items()}
     means = np.concatenate([bucket[1] for bucket in bucketed.values()])
-    lowest, highest = float(np.nanmin(means)), float(np.nanmax(means))
     steps = np.concatenate([bucket[0] for bucket in bucketed.values()])
     x = Axis(0, max(float(steps.max()), 1), 48, width - 16)
-    y = _value_axis(lowest, highest, height - 26, 10, logarithmic=len(series) == 1)
+    y = _value_axis(means, height - 26, 10, logarithmic=len(series) == 1)
     parts = [svg.grid(x, y, x.ticks(4), y.ticks(4))]
     parts += [svg.line(x([step, step]), [y.start_px, y.end_px], class_="boundary") for step in boundaries]
     for name, (at, mean, low, high) in bucketed.items():
@@ -92,7 +91,7 @@ def trace_chart(trace: Trace) -> str:
     strip, strip_height = _strip(trace, x)
     parts, top = [strip], strip_height + gap
     for shown, lines in trace.panels:
-        y = Axis(*shown.span(lines), top + panel, top)
+        y = _value_axis(np.concatenate([*lines.values(), [0]]), top + panel, top, shown.low, shown.high)
         parts += [_segment(source, start, end, x, y) for source, start, end in segments(trace.episode.source)]
         parts.append(svg.grid(x, y, [], y.ticks(3)))
         parts += [
@@ -116,11 +115,7 @@ def reliability_chart(forecasts: Sequence[Forecasts]) -> str:
     width, height = 420, 372
     x, y = Axis(0, 1, 66, width - 26), Axis(0, 1, height - 54, 12)
     quarters = [0, 0.25, 0.5, 0.75, 1]
-    parts = [svg.grid(x, y, [], quarters, percent=True)]
-    parts += [
-        svg.text(float(x(share)), y.start_px + 8, percent(share), text_anchor="middle", dominant_baseline="hanging")
-        for share in quarters
-    ]
+    parts = [svg.grid(x, y, quarters, quarters, percent="xy")]
     parts.append(svg.text((x.start_px + x.end_px) / 2, height - 8, "predicted chance of success", text_anchor="middle"))
     sideways = f"rotate(-90 16 {(y.start_px + y.end_px) / 2:.1f})"
     parts.append(
@@ -172,13 +167,29 @@ def _bucket(
     return mean_step, mean, np.minimum.reduceat(values, edges), np.maximum.reduceat(values, edges)
 
 
-def _value_axis(lowest: float, highest: float, start_px: float, end_px: float, logarithmic: bool) -> Axis:
-    """Return a vertical axis: logarithmic, if allowed, for more than a decade; else from 0 unless some are negative."""
+def _value_axis(
+    values: NDArray[np.float64],
+    start_px: float,
+    end_px: float,
+    low: float | None = None,
+    high: float | None = None,
+    logarithmic: bool = False,
+) -> Axis:
+    """Return a vertical axis: logarithmic, if allowed, for more than a decade; else from 0 unless some are negative.
+
+    Args:
+        values: At least one is not NaN.
+        start_px, end_px: Pixels of both ends.
+        low, high: Given ends; None: those of the values with a margin.
+        logarithmic: Whether it may be logarithmic.
+    """
+    lowest, highest = float(np.nanmin(values)), float(np.nanmax(values))
     if logarithmic and lowest > 0 and highest > 10 * lowest:
         return Axis(lowest / 1.2, highest * 1.2, start_px, end_px, logarithmic=True)
     margin = 0.08 * (highest - lowest) or 0.1 * abs(highest) or 1.0
-    low = 0.0 if lowest >= 0 else lowest - margin
-    return Axis(low, highest + margin, start_px, end_px)
+    if low is None:
+        low = 0.0 if lowest >= 0 and high != 0 else lowest - margin
+    return Axis(low, highest + margin if high is None else high, start_px, end_px)
 
 
 def _segment(source: int, start: int, end: int, x: Axis, y: Axis) -> str:

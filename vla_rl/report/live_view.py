@@ -1,19 +1,18 @@
-"""A live view in rerun: cameras, state, actions, who acts, what the gate changed. A subscriber of the loop.
+"""A live view in rerun: cameras, state, actions, the acting source, changes by the gate. A subscriber of the loop.
 
-Steps are handed to a thread of its own, the newest first when it falls behind: the control loop never waits for a
-viewer. rerun is imported when a view is made.
+A thread of its own sends the steps, and drops some when it is too slow: the control loop never waits for a viewer.
 """
 
 import logging
 import queue
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import Episode, Source, Step
+from vla_rl.report.wording import outcome
 
 _log = logging.getLogger(__name__)
 
@@ -22,18 +21,18 @@ _SERIES = ("observation_age_ms", "action_age_ms", "chunk_index", "gate_reasons",
 
 
 class LiveView(Subscriber):
-    """See the module. A context manager.
+    """Streams steps to rerun. A context manager.
 
     Args:
-        target: a file ``NAME.rrd`` to record to, ``spawn`` to open a viewer, or the address of one
+        target: A file ``NAME.rrd`` to record to, ``spawn`` to open a viewer, or the address of one
             (``rerun+http://HOST:9876/proxy``).
-        name: of the robot.
+        name: Name of the robot.
 
     Attributes:
-        dropped: steps that were not shown, because the view fell behind.
+        dropped: Number of steps that were not shown, because the view was too slow.
 
     Raises:
-        UserError: if rerun is missing, or the target does not work.
+        UserError: If rerun is missing, or the target does not work.
     """
 
     def __init__(self, target: str, name: str) -> None:
@@ -62,9 +61,7 @@ class LiveView(Subscriber):
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._steps.put(None)
         self._thread.join()
         try:
@@ -74,16 +71,16 @@ class LiveView(Subscriber):
         self._stream.disconnect()
 
     def on_step(self, step: Step) -> None:
-        """Hand a step over; at once, or not at all."""
+        """Queue a step, or drop it."""
         try:
             self._steps.put_nowait(step)
         except queue.Full:
             self.dropped += 1
 
     def on_episode(self, episode: Episode) -> None:
-        """Say how an attempt ended."""
-        outcome = {True: "success", False: "failure", None: "no outcome"}[episode.success]
-        self._stream.log("log", self._rerun.TextLog(f"{episode.episode_id}: {outcome} after {len(episode)} steps"))
+        """Log the outcome of an attempt."""
+        words = f"{episode.episode_id}: {outcome(episode.success)} after {len(episode)} steps"
+        self._stream.log("log", self._rerun.TextLog(words))
 
     def _show_all(self) -> None:
         while (step := self._steps.get()) is not None:

@@ -1,4 +1,4 @@
-"""A page for a person on this machine: a web server that nobody else can reach."""
+"""A web server on the loopback, for pages of this machine only."""
 
 import threading
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ HOST = "127.0.0.1"
 
 
 class PageHandler(BaseHTTPRequestHandler):
-    """What the handlers of our pages share. Each page asks many times a second; nobody wants to read of that."""
+    """Base of the request handlers. Requests are not logged, since each page sends several a second."""
 
-    timeout = 10.0  # seconds, for one who connects and says nothing
+    timeout = 10.0  # seconds, for a client that connects and sends nothing
 
     def parse_request(self) -> bool:
-        """Only this page may ask: another site's, in the same browser, has another host or origin in its requests."""
+        """Accept requests of this page only: another site in the same browser has another host or origin."""
         if not super().parse_request():
             return False
         host, port = self.headers.get("Host", ""), str(self.connection.getsockname()[1])
@@ -32,7 +32,7 @@ class PageHandler(BaseHTTPRequestHandler):
         pass
 
     def answer(self, content: bytes, kind: str) -> None:
-        """A whole answer, which no browser keeps."""
+        """Send a whole answer, which browsers do not cache."""
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
@@ -41,7 +41,7 @@ class PageHandler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def answer_page(self, package: str, name: str) -> None:
-        """A page that lies in a package, in the style of the report."""
+        """Send a page of a package, with the style of the report."""
         page = resources.files(package).joinpath(name).read_text()
         style = resources.files("vla_rl.report").joinpath("style.css").read_text()
         self.answer(page.replace("/* style.css */", style).encode(), "text/html; charset=utf-8")
@@ -52,11 +52,11 @@ def serve_page(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator
     """Serve on the loopback; yields the address.
 
     Args:
-        handler: of the requests, each in a thread of its own.
-        port: 0: any free one.
+        handler: Handler of the requests; each runs in its own thread.
+        port: Port; 0: any free one.
 
     Raises:
-        UserError: if the port is taken.
+        UserError: If the port is taken.
     """
     try:
         server = ThreadingHTTPServer((HOST, port), handler)

@@ -5,9 +5,10 @@ import itertools
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -19,8 +20,7 @@ from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.report.wording import outcome
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """One axis along an episode.
 
     Attributes:
@@ -33,15 +33,6 @@ class Panel:
     columns: tuple[str, ...]
     low: float | None = None
     high: float | None = None
-
-    def span(self, lines: Mapping[str, NDArray[np.float64]]) -> tuple[float, float]:
-        """Return the ends of the axis for these values; NaN is ignored."""
-        values = np.concatenate([*lines.values(), np.zeros(1)])
-        low = 1.06 * float(np.nanmin(values)) if self.low is None else self.low
-        high = 1.06 * float(np.nanmax(values)) if self.high is None else self.high
-        if low == high:  # nothing but zeros
-            return (low, high + 1.0) if self.high is None else (low - 1.0, high)
-        return low, high
 
 
 # To draw another column of `Algorithm.trace` along an episode, add a line. A column is drawn in the first panel that

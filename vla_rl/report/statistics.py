@@ -7,12 +7,12 @@ from vla_rl.core.errors import UserError
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a success rate (E. B. Wilson, 1927), without continuity correction.
+    """Return Wilson's score interval of a success rate (E. B. Wilson, 1927), without continuity correction.
 
     It stays within [0, 1] and keeps its coverage for few trials and for rates near 0 or 1. No trials give (0, 1).
 
     Raises:
-        UserError: for counts that are not 0 <= successes <= n, or a confidence outside (0, 1).
+        UserError: For counts that are not 0 <= successes <= n, or a confidence outside (0, 1).
     """
     check_counts(successes, n)
     z = normal_quantile(confidence)
@@ -20,7 +20,7 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
 
 
 def score_interval(rate: float, n: float, z: float) -> tuple[float, float]:
-    """Wilson's for a rate that is worth n trials, which need not be whole, at z standard deviations."""
+    """Return Wilson's interval of a rate of n trials (not necessarily whole) at z standard deviations."""
     centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half_width = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     # At no or all successes one end is exactly 0 or 1; rounding would leave 1e-17.
@@ -28,9 +28,9 @@ def score_interval(rate: float, n: float, z: float) -> tuple[float, float]:
 
 
 def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
-    """Two-sided p-value that two success rates are equal: Fisher's exact test, valid for any number of trials.
+    """Return the two-sided p-value that two success rates are equal: Fisher's exact test, for any number of trials.
 
-    The sum over all tables with the same margins that are no likelier than the one found, in whole numbers.
+    It is the sum over all tables with the same margins that are no likelier than the observed one, in integers.
     """
     check_counts(successes_1, n_1)
     check_counts(successes_2, n_2)
@@ -63,7 +63,7 @@ def check_counts(successes: int, n: int) -> None:
 
 
 def normal_quantile(confidence: float) -> float:
-    """How many standard deviations to both sides hold so much of a normal distribution."""
+    """Return the number of standard deviations to both sides that hold a share of a normal distribution."""
     if not 0 < confidence < 1:
         raise UserError(f"the confidence is {confidence}; expected a number between 0 and 1, such as 0.95")
     return NormalDist().inv_cdf((1 + confidence) / 2)

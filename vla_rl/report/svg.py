@@ -89,23 +89,31 @@ def picture(width: float, height: float, body: str, label: str, class_: str = ""
     return element("svg", body, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=label, class_=class_)
 
 
-def grid(x: Axis, y: Axis, x_ticks: list[float], y_ticks: list[float], percent: bool = False) -> str:
-    """Return horizontal grid lines with numbers at the left, and numbers at the bottom."""
+def grid(x: Axis, y: Axis, x_ticks: list[float], y_ticks: list[float], percent: str = "") -> str:
+    """Return horizontal grid lines, and numbers at the left and the bottom; ``percent`` names the axes of rates."""
     parts = []
     for value in y_ticks:
         py = float(y(value))
         parts.append(line([x.start_px, x.end_px], [py, py], class_="grid"))
-        words = f"{100 * value:g} %" if percent else number(value)
+        words = number(value, "y" in percent)
         parts.append(text(x.start_px - 7, py, words, text_anchor="end", dominant_baseline="central"))
     parts += [
-        text(float(x(value)), y.start_px + 7, number(value), text_anchor="middle", dominant_baseline="hanging")
+        text(
+            float(x(value)),
+            y.start_px + 7,
+            number(value, "x" in percent),
+            text_anchor="middle",
+            dominant_baseline="hanging",
+        )
         for value in x_ticks
     ]
     return "".join(parts)
 
 
-def number(value: float) -> str:
+def number(value: float, percent: bool = False) -> str:
     """Format a number on an axis: 1500 -> "1.5k", -30 -> "−30"."""
+    if percent:
+        return f"{100 * value:g} %"
     short = f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k" if abs(value) >= 1e3 else f"{value:g}"
     return short.replace("-", "\N{MINUS SIGN}")
 

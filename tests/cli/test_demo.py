@@ -59,13 +59,13 @@ def test_both_are_shown_on_one_page_also_after_a_kill(
     assert (shown.control, shown.round, shown.episodes) == ("practice alone", 1, 2)
     assert "practice alone" in (folder / "report.html").read_text()
     assert (folder / "alone" / "policies" / "version_0001" / "critic" / "config.json").exists()
-    assert "below what was foretold" in (folder / "report.html").read_text()
+    assert "Predictions of the dynamics model" in (folder / "report.html").read_text()
     film = ["imagine", "branches", str(folder / "alone"), "--start", "1", "--steps", "2", "--episodes", "1"]
     film += ["--out", str(tmp_path / "film.png")]
     assert main(film) == 0
     with Image.open(tmp_path / "film.png") as picture:
         assert picture.size == (8 * 2 * 2 * 32, 2 * 2 * 32), "of two cameras, twice as large, one below the other"
-    assert "was foretold" in capsys.readouterr().out
+    assert "is predicted" in capsys.readouterr().out
     assert main([*film, "--start", "5000"]) == 2
     assert "choose a smaller --start" in capsys.readouterr().err
     assert main(["imagine", "branches", str(folder)]) == 2

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.mp4, .webp, .png)")
     parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
     add_settings(parser, "train: changes to it")
-    parser.add_argument("--near-success", type=int, default=300, help="train: scripted episodes beside the run's")
+    parser.add_argument("--near-success", type=int, default=300, help="train: number of scripted episodes to add")
     parser.add_argument("--device", default="cpu", help="train: where to compute")
     parser.add_argument(
         "--policies", type=Path, nargs="+", help="rank: policies, or runs: their newest (all of the run)"
@@ -82,7 +82,7 @@ def _branches(arguments: argparse.Namespace) -> int:
     out = _clip_file(arguments, RunFolder(arguments.folder).film.name)  # there, the report shows it
     film = film_branches(arguments.folder, arguments.episodes or _FUTURES, arguments.start, arguments.steps or CHUNKS)
     _save(film, out)
-    print(f"of what a chunk of these episodes changed, {1 - film.unexplained:.0%} was foretold")
+    print(f"of the change within a chunk of these episodes, {1 - film.unexplained:.0%} is predicted")
     return 0
 
 
@@ -90,7 +90,7 @@ def _rank(arguments: argparse.Namespace) -> int:
     from vla_rl.training.policy_ranking import EPISODES, rank_policies
 
     found = rank_policies(arguments.folder, arguments.policies or [], arguments.episodes or EPISODES)
-    print("| policy | success foretold | in each of the model's worlds, from .. to |")
+    print("| policy | predicted success | of each ensemble member, from .. to |")
     print("|---|---|---|")
     for policy, told in found.items():
         print(f"| {policy} | {told.success:.0%} | {min(told.worlds):.0%} .. {max(told.worlds):.0%} |")

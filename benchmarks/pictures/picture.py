@@ -88,7 +88,7 @@ def _draw_trace(figure: Any, trace: Trace, left: float, right: float) -> None:
             look = {"color": WEIGHT, "linestyle": "--"} if name == "weight" else {"color": POLICY}
             axes.plot(np.arange(length) + 0.5, values, linewidth=1.3, **look)
         axes.set_xlim(0, length)
-        axes.set_ylim(panel.span(lines))
+        axes.set_ylim(panel.low, panel.high)
         axes.set_title(panel.title, fontsize=7, color=INK, loc="left", pad=2.5)
         axes.locator_params(axis="y", nbins=3)
         plain(axes)

@@ -169,7 +169,7 @@ def player(episode: Episode, redraw: Redraw | None, caption: str = "", lasts_s: 
     kind = outcome(episode.success)
     height, width = next(iter(episode.images.values())).shape[1:3]
     source = "drawn again from its commands" if drawn is not None else f"recorded with {width} x {height} pixels"
-    labels = "".join(f"<span>{html.escape(name)}</span>" for name in images)
+    labels = " ".join(f"<span>{html.escape(name)}</span>" for name in images)
     words = f"<b>{_SIGNS[episode.success]}{kind}</b>, {count(len(episode), 'step')}{caption}; {source}"
     return (
         f'<figure class="player {kind}"><div class="cameras">{labels}</div>'

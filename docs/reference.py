@@ -68,7 +68,7 @@ API = {
     "world_model": ("World model", "world_model.model world_model.imagined_env"),
 }
 OTHER_PACKAGES = ("robot_io", "sim.", "deploy_trt", "world_model")
-_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)\s#]+|[^)\s#:]+\.ipynb)(#[^)\s]*)?\)")
 logger = logging.getLogger("mkdocs.plugins.reference")  # what is warned of here fails a strict build
 
 

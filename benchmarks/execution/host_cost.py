@@ -22,7 +22,7 @@ from vla_rl.core.config import load_config
 from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 

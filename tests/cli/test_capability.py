@@ -23,7 +23,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig, execution_config
 
 SPEC = PolicySpec("arm", ("front",), (8, 8), 3, 3, 20.0)

@@ -31,8 +31,7 @@ from vla_rl.core.types import Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout
-from vla_rl.execution.plan import Planner
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner, Planner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 

@@ -20,8 +20,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
-from vla_rl.execution.plan import Plan, PlanRequest
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner, Plan, PlanRequest
 from vla_rl.execution.strategies import execution_config, make_planning_strategy
 from vla_rl.execution.strategies.base import ExecutionConfig
 from vla_rl.policies.best_of_n import BestOfN

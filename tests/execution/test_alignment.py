@@ -19,7 +19,7 @@ from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
 from vla_rl.execution.executor import Executor
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import FaultyLatencyConfig, Latency, LatencyConfig, VirtualPlanner
 

@@ -24,8 +24,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Step
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, Pacer, run_episode
-from vla_rl.execution.plan import ActionSource
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import ActionSource, InlinePlanner
 from vla_rl.execution.sources import Demonstrator, Replay, TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import FaultyLatencyConfig, Latency, LatencyConfig, VirtualPlanner

@@ -17,7 +17,7 @@ from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.matched import matched_corrector, matched_loader
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 from vla_rl.execution.strategies import execution_config
 from vla_rl.execution.strategies.rtc import GuidedPolicy
 

@@ -18,7 +18,7 @@ from vla_rl.core.registry import names
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 from vla_rl.execution.strategies import ExecutionConfig, execution_config, find_strategy, make_strategy
 from vla_rl.execution.virtual import Latency, LatencyConfig, VirtualPlanner
 

@@ -17,7 +17,7 @@ from vla_rl.core.protocols import Condition
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 
 MS = 1_000_000
 HZ, TICK_MS = 20.0, 50

@@ -34,7 +34,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, Source
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, run_episode
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 from vla_rl.execution.sources import TakeoverSwitch
 
 JOINTS = ("pan", "lift", "gripper")

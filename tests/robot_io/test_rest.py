@@ -19,7 +19,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodicRobot, run_episode
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import InlinePlanner
 
 HZ = 20.0
 LIMITS = RobotLimits(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0))

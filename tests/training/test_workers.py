@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from vla_rl.core.errors import UserError
-from vla_rl.training.background import BackgroundRollouts
-from vla_rl.training.workers import RolloutJob, RolloutPool
+from vla_rl.training.workers import BackgroundRollouts, RolloutJob, RolloutPool
 
 
 class SlowWorker:

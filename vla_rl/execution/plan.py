@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, override
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy
@@ -123,6 +123,32 @@ class Planner(Protocol):
             UserError: if the world cannot be stopped.
         """
         ...
+
+
+class InlinePlanner(Planner):
+    """Computes in the caller, for simulation: every request is answered before the call returns, a delay of 0 ticks."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._answers: list[Plan] = []
+
+    @override
+    def reset(self, seed: int) -> None:
+        self._answers = []
+        self._policy.reset(seed)
+
+    @override
+    def request(self, request: PlanRequest, inference: Inference) -> None:
+        self._answers.append(Plan(request, inference.infer(self._policy, request)))
+
+    @override
+    def poll(self) -> list[Plan]:
+        answers, self._answers = self._answers, []
+        return answers
+
+    @override
+    def wait(self) -> int:
+        return 0
 
 
 def check_shape(chunk: ActionChunk, action_size: int) -> None:

@@ -14,8 +14,7 @@ import numpy as np
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
-from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
-from vla_rl.execution.planner import InlinePlanner
+from vla_rl.execution.plan import Inference, InlinePlanner, Plan, Planner, PlanRequest
 
 _LATENCY_STREAM = 0x1A7E
 

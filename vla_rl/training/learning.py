@@ -6,8 +6,7 @@ run ends in the same weights, bit by bit, as an uninterrupted one.
 import io
 import itertools
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.progress import Progress
-from vla_rl.core.protocols import Subscriber
 from vla_rl.core.signals import deferred_signals
 from vla_rl.credit import CreditConfig
 from vla_rl.data.cache import CachedEpisode, FrameCache, RetentionConfig
@@ -28,27 +26,13 @@ from vla_rl.training.algorithms import save_learned
 from vla_rl.training.checkpoint import save_checkpoint
 from vla_rl.training.people import quality_by_operator
 from vla_rl.training.plan import Stage
+from vla_rl.training.records import RunRecords
 
 LOG_EVERY_STEPS = 50
 CHECKPOINT_EVERY_S = 60.0
 """Also of a run whose steps take long: what a crash costs at most, beside its own number of steps."""
 TRACED_FAILURES = 24
 _MEASURED = ("_loss", "_gradient_norm")  # what is no number any more when training diverges
-
-
-@dataclass(frozen=True)
-class RunRecords:
-    """What a process finds of a run, and the subscribers of what it does.
-
-    Attributes:
-        subscribers: get every metric.
-        published: (kind, round) of the metrics that earlier processes of this run have published.
-        progress: the newest checkpoint, (gradient steps done, state); None where there is none.
-    """
-
-    subscribers: Sequence[Subscriber] = ()
-    published: Iterable[tuple[str, int]] = ()
-    progress: tuple[int, dict[str, Any]] | None = None
 
 
 class LearningRun:

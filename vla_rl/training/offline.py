@@ -19,8 +19,9 @@ from vla_rl.credit import ActorKind, SegmentKind
 from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.statistics import scale_notes
-from vla_rl.training.learning import LearningRun, RunRecords
+from vla_rl.training.learning import LearningRun
 from vla_rl.training.plan import Stage
+from vla_rl.training.records import RunRecords
 
 logger = logging.getLogger(__name__)
 POLICY_VERSION = 1

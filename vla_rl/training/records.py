@@ -1,7 +1,8 @@
 """The records of a run while a process works on it: metrics, TensorBoard, summary, and the report at its end."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vla_rl.core.protocols import Subscriber
@@ -12,6 +13,21 @@ if TYPE_CHECKING:
     from vla_rl.acting.task_config import TaskConfig
 
 
+@dataclass(frozen=True)
+class RunRecords:
+    """What a process finds of a run, and the subscribers of what it does.
+
+    Attributes:
+        subscribers: get every metric.
+        published: (kind, round) of the metrics that earlier processes of this run have published.
+        progress: the newest checkpoint, (gradient steps done, state); None where there is none.
+    """
+
+    subscribers: Sequence[Subscriber] = ()
+    published: Iterable[tuple[str, int]] = ()
+    progress: tuple[int, dict[str, Any]] | None = None
+
+
 @contextmanager
 def open_records(
     folder: RunFolder,
@@ -19,8 +35,8 @@ def open_records(
     task: "TaskConfig | None" = None,
     sinks: Sequence[str] = (),
     watching: Sequence[Subscriber] = (),
-) -> Iterator[Any]:
-    """Lock a run folder, and yield the `vla_rl.training.learning.RunRecords` of the run so far. When all went well, the
+) -> Iterator[RunRecords]:
+    """Lock a run folder, and yield the `RunRecords` of the run so far. When all went well, the
     report is built and the run is called finished.
 
     Args:
@@ -37,7 +53,6 @@ def open_records(
     from vla_rl.report.html import build_report
     from vla_rl.report.sinks import JsonlSink, MetricSink, TensorBoardSink, read_records
     from vla_rl.training.checkpoint import load_newest_checkpoint
-    from vla_rl.training.learning import RunRecords
     from vla_rl.training.machine import describe_machine
 
     with folder, ExitStack() as stack:

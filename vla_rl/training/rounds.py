@@ -24,12 +24,12 @@ from vla_rl.data.run_folder import RunFolder, is_policy
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
-from vla_rl.training.background import BackgroundRollouts
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
-from vla_rl.training.learning import LearningRun, RunRecords
+from vla_rl.training.learning import LearningRun
 from vla_rl.training.plan import BudgetConfig, Stage
-from vla_rl.training.workers import RolloutJob, Rollouts
+from vla_rl.training.records import RunRecords
+from vla_rl.training.workers import BackgroundRollouts, RolloutJob, Rollouts
 
 # The steps of an episode share its outcome: a few of them say as much of calibration as all.
 CALIBRATE_EVERY_STEPS = 4

@@ -18,8 +18,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.plan import observed_ns
-from vla_rl.execution.planner import Planner
+from vla_rl.execution.plan import Planner, observed_ns
 
 MS = 1_000_000
 HZ, TICK_MS = 20.0, 50

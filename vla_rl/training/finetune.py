@@ -214,9 +214,8 @@ def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
     described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described) as records:
         take_in_data(folder, config)
-        make = functools.partial(make_learner, folder, config)
         with process_group():
-            OfflineRun(folder, config.steps, config.checkpoint_every, records, make, config.retention).run()
+            OfflineRun(folder, config, records).run()
     return folder.read_summary()
 
 

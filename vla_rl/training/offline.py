@@ -6,7 +6,7 @@ The learners, checkpoints and metrics are those of practice, so that a killed ru
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
 from vla_rl.credit import ActorKind, SegmentKind
-from vla_rl.data.cache import FrameCache, RetentionConfig
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.statistics import scale_notes
+from vla_rl.training.finetune import FinetuneConfig, make_learner
 from vla_rl.training.learning import LearningRun
 from vla_rl.training.plan import Stage
 from vla_rl.training.records import RunRecords
@@ -32,26 +33,15 @@ class OfflineRun(LearningRun):
     """Learns from the episodes in the run's store, and nothing else.
 
     Args:
-        folder: the run folder, locked by the caller.
-        steps: gradient steps.
-        checkpoint_every: gradient steps between checkpoints.
-        records: of the run so far.
-        make_learner: makes the learner from the episodes in the cache.
-        retention: which episodes to hold.
+        folder: The run folder, locked by the caller.
+        config: Of the run.
+        records: Of the run so far.
     """
 
-    def __init__(
-        self,
-        folder: RunFolder,
-        steps: int,
-        checkpoint_every: int,
-        records: RunRecords,
-        make_learner: Callable[[FrameCache], Algorithm],
-        retention: RetentionConfig | None = None,
-    ) -> None:
-        super().__init__(folder, checkpoint_every, records, retention)
-        self._make_learner = make_learner
-        self._stage = Stage("practice", 1, POLICY_VERSION, 0, steps)
+    def __init__(self, folder: RunFolder, config: FinetuneConfig, records: RunRecords) -> None:
+        super().__init__(folder, config.checkpoint_every, records, config.retention)
+        self.config = config
+        self._stage = Stage("practice", 1, POLICY_VERSION, 0, config.steps)
 
     def run(self) -> dict[str, Any]:
         """Do what is not done yet and return the summary."""
@@ -62,7 +52,7 @@ class OfflineRun(LearningRun):
             started_s = time.perf_counter()
             try:
                 self.cache.refresh()
-                self._learn(self._make_learner(self.cache), stage)
+                self._learn(make_learner(self.folder, self.config, self.cache), stage)
             finally:
                 self._note_wall_time(stage.name, time.perf_counter() - started_s)
             self.folder.write_summary({**self.folder.read_summary(), "gradient_steps": stage.end_step})

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -165,52 +165,37 @@ def run_practice(
     """
     import torch
 
-    from vla_rl.training.evaluation import acting_settings
     from vla_rl.training.rounds import PracticeRun
 
     playing = config.workers if config.budget.staleness else 0
     torch.set_num_threads(learner_threads(config.torch_threads, playing))
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
     with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
-        PracticeRun(
-            folder,
-            config.budget,
-            config.seed,
-            config.task.envs,
-            pool,
-            records,
-            supervised=functools.partial(supervised_learner, config, spec),
-            practiced=functools.partial(practice_learner, config, spec),
-            takeover=config.takeover.enabled,
-            retention=config.retention,
-            bring=_bringer(folder, config),
-            acting=acting_settings(config),
-        ).run()
+        PracticeRun(folder, config, spec, pool, records).run()
     return folder.read_summary()
 
 
-def _bringer(folder: RunFolder, config: RunConfig) -> "Callable[[EpisodeStore], bool] | None":
-    """What brings demonstrations into the run, where its config names some."""
-    if config.task.demonstrations is None:
-        return None
+def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeStore") -> bool:
+    """Copy the demonstrations that a run's config names into its store, once. Returns whether any were missing.
+
+    Raises:
+        UserError: If there are none, or they do not fit a task.
+    """
     from vla_rl.acting.demonstrations import bring_demonstrations
     from vla_rl.acting.task import open_robot, spec_of_robot
 
-    def bring(store: "EpisodeStore") -> bool:
-        if folder.policy_exists(0):  # they came with it
-            return False
-        specs, grippers, bounds = {}, {}, {}
-        for env_id in config.task.envs:
-            robot = open_robot(config.task, env_id)
-            specs[env_id] = spec_of_robot(env_id, robot)
-            grippers[env_id] = robot.actions.gripper_dims
-            bounds[env_id] = robot.actions.low, robot.actions.high
-            robot.close()
-        source = Path(config.task.demonstrations or "")
-        most, speed = config.budget.demonstrations, config.task.demonstration_speed
-        return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
-
-    return bring
+    if folder.policy_exists(0):  # the demonstrations came with it
+        return False
+    specs, grippers, bounds = {}, {}, {}
+    for env_id in config.task.envs:
+        robot = open_robot(config.task, env_id)
+        specs[env_id] = spec_of_robot(env_id, robot)
+        grippers[env_id] = robot.actions.gripper_dims
+        bounds[env_id] = robot.actions.low, robot.actions.high
+        robot.close()
+    source = Path(config.task.demonstrations or "")
+    most, speed = config.budget.demonstrations, config.task.demonstration_speed
+    return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
 
 
 def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":

@@ -6,7 +6,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,21 @@ import numpy as np
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, StoreError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
-from vla_rl.data.cache import FrameCache, RetentionConfig
 from vla_rl.data.run_folder import RunFolder, is_policy
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.check import Check, acting_policy, success_of
+from vla_rl.training.config import RunConfig
+from vla_rl.training.evaluation import acting_settings
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
 from vla_rl.training.learning import LearningRun
-from vla_rl.training.plan import BudgetConfig, Stage
+from vla_rl.training.plan import Stage
+from vla_rl.training.practice import import_demonstrations, practice_learner, supervised_learner
 from vla_rl.training.records import RunRecords
 from vla_rl.training.workers import BackgroundRollouts, RolloutJob, Rollouts
 
@@ -40,40 +43,21 @@ class PracticeRun(LearningRun):
     """Carries out the plan of one run folder.
 
     Args:
-        folder: the run folder, locked by the caller.
-        budget: episodes and steps to spend.
-        seed: of the run.
-        tasks: ids of the environments; episodes take turns among them.
-        pool: runs episodes.
-        records: of the run so far.
-        supervised: makes the learner of the first stage from the demonstrations in the cache.
-        practiced: makes the learner of the rounds from the supervised policy's folder.
-        takeover: whether the supervisor may take over during practice.
-        retention: which episodes to hold.
-        bring: brings demonstrations into the store, instead of asking an expert; returns whether it did anything.
-        acting: settings that decide how a policy acts, ingredients of the key of its episodes.
+        folder: The run folder, locked by the caller.
+        config: Of the run.
+        spec: Interface of its policies.
+        pool: Runs episodes.
+        records: Of the run so far.
     """
 
     def __init__(
-        self,
-        folder: RunFolder,
-        budget: BudgetConfig,
-        seed: int,
-        tasks: Sequence[str],
-        pool: Rollouts,
-        records: RunRecords,
-        supervised: Callable[[FrameCache], Algorithm],
-        practiced: Callable[[FrameCache, Path], Algorithm],
-        takeover: bool = True,
-        retention: RetentionConfig | None = None,
-        bring: Callable[[EpisodeStore], bool] | None = None,
-        acting: Any = None,
+        self, folder: RunFolder, config: RunConfig, spec: PolicySpec, pool: Rollouts, records: RunRecords
     ) -> None:
-        super().__init__(folder, budget.checkpoint_every, records, retention)
-        self.budget, self.tasks, self.pool = budget, tasks, pool
-        self._jobs = StageJobs(folder, budget, seed, tasks, takeover)
-        self._make_supervised, self._make_practiced = supervised, practiced
-        self._bring, self._acting = bring, acting
+        budget = config.budget
+        super().__init__(folder, budget.checkpoint_every, records, config.retention)
+        self.config, self.budget, self.spec, self.pool = config, budget, spec, pool
+        self._jobs = StageJobs(folder, budget, config.seed, config.task.envs, config.takeover.enabled)
+        self._acting = acting_settings(config)
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
@@ -106,8 +90,8 @@ class PracticeRun(LearningRun):
         logger.info("%s: %s", shown, result)
 
     def _demonstrate(self, stage: Stage) -> bool:
-        if self._bring is not None:
-            worked = self._bring(self.store)
+        if self.config.task.demonstrations is not None:
+            worked = import_demonstrations(self.config, self.folder, self.store)
             self._note_episodes(self._demonstrations(), stage)
             return worked
         jobs = self._jobs.demonstrations()
@@ -191,7 +175,7 @@ class PracticeRun(LearningRun):
         if self._was_made(stage.policy_version):
             return False
         self.cache.refresh()
-        self._learn(self._make_supervised(self.cache), stage)
+        self._learn(supervised_learner(self.config, self.spec, self.cache), stage)
         return True
 
     def _practice(self, stage: Stage) -> bool:
@@ -201,7 +185,7 @@ class PracticeRun(LearningRun):
         self._start_in_background(stage)
         if self._practiced is None:
             self._check_progress(stage)
-            self._practiced = self._make_practiced(self.cache, self.folder.policy(0))
+            self._practiced = practice_learner(self.config, self.spec, self.cache, self.folder.policy(0))
             if self._progress and self._progress[0] > self.budget.supervised_steps:
                 self._practiced.load_state_dict(self._progress[1])
         self._learn(self._practiced, stage)
@@ -348,13 +332,13 @@ class PracticeRun(LearningRun):
             "mean_success_length": float(np.mean(lengths)) if lengths else None,
             "outcomes": {f"{episode.env_id} {episode.seed}": episode.success is True for episode in episodes},
         }
-        if len(self.tasks) > 1:
+        if len(self.config.task.envs) > 1:
             result["tasks"] = {
                 task: {
                     "successes": sum(episode.success is True for episode in episodes if episode.env_id == task),
                     "episodes": sum(episode.env_id == task for episode in episodes),
                 }
-                for task in self.tasks
+                for task in self.config.task.envs
             }
         summary = self.folder.read_summary()
         others = [

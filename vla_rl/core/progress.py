@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 
 from tqdm import tqdm
@@ -42,17 +41,11 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def advance(self, note: str = "") -> None:
-        """One more is done.
-
-        Args:
-            note: shown behind the bar until there is another one.
-        """
+        """Count one more as done, and show ``note`` behind the bar until there is another one."""
         self._done += 1
         if note:
             self._bar.set_postfix_str(note, refresh=False)

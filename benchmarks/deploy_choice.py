@@ -1,5 +1,5 @@
-"""The cost of best-of-N selection, in torch and deployed: of a whole chunk, and of the decision alone. `deploy` also
-measures it, as one of its cells.
+"""The cost of best-of-N selection. `python -m benchmarks deploy-choice` times the decision alone, in torch and as graph
+`selection`, and compares what they select. `deploy` times whole chunks with it, as one of its cells.
 
 Policy, critic and residual are those of `configs/alone.yaml` with random weights: the cost does not depend on what has
 been learned.
@@ -8,38 +8,105 @@ been learned.
 import argparse
 import statistics
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.timing import BLOCK_CHUNKS, block_ms, perturb
+from benchmarks.timing import block_ms, perturb
 from vla_rl.core.protocols import Policy
 
 DRAWS = (8, 32)
-_DECISIONS = 1000
 _CONFIG = Path("configs/alone.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--blocks", type=int, default=40, help=f"blocks of {BLOCK_CHUNKS} chunks for each policy")
+    parser.add_argument("--decisions", type=int, default=1000, help="of each of the two that take turns")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    cell = measure(options)
-    return {"decide_ms": cell["decide_ms"][str(DRAWS[0])], **ratios(cell), **cell}
+    model, learning = _model()
+    with tempfile.TemporaryDirectory() as folder:
+        policies = _policies(model, learning, Path(folder), ("edited",))
+        rows = [_decisions(policies, draws, options.decisions) for draws in DRAWS]
+    gap = max(row["max_difference"] for row in rows)
+    return {"decide_ms": rows[0]["graph_ms"], "max_difference": gap, "policy": str(_CONFIG), "rows": rows}
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: the decision alone."""
+    lines = ["| candidates | torch, ms | graph `selection`, ms | largest difference |", "|---|---|---|---|"]
+    for row in result["rows"]:
+        times = f"{row['torch_ms']:.2f} | {row['graph_ms']:.2f}"
+        lines.append(f"| {row['draws']} | {times} | {row['max_difference']:.1e} |")
+    described = "One decision, from drawn candidates to the chosen chunk; medians of calls that take turns, one thread."
+    return "\n".join([*lines, "", f"{described} {result['machine']['cpu']}. Command: `{result['command']}`."])
+
+
+def _decisions(policies: dict[str, Any], draws: int, count: int) -> dict[str, Any]:
+    """Milliseconds a decision, and the largest difference of actions and values, on random candidates."""
+    import torch
+
+    from vla_rl.policies.best_of_n import best_index
+
+    acting, program = policies[f"torch {draws} edited"], policies[f"onnx {draws} edited"].program
+    model, selector = acting.model, acting.selector
+    rng, info = np.random.default_rng(0), program.manifest.graphs["selection"].inputs
+    spent_ms: dict[str, list[float]] = {"torch": [], "graph": []}
+    gaps = []
+    free = np.ones(model.horizon, np.float32)
+    for index in range(count):
+        seen, noise, drawn = (
+            rng.standard_normal(info[name].shape, np.float32) for name in ("features", "noise", "drawn")
+        )
+        tensors = [torch.from_numpy(array) for array in (seen, np.float32([index]), noise, drawn, free)]
+        started_s = time.perf_counter()
+        candidates, values = selector.judged(model, *tensors, 0)
+        best = int(best_index(candidates, values)[0])
+        between_s = time.perf_counter()
+        selected = program.select(program.backend.put(seen), index, noise[0], drawn[0], free, 0)
+        ended_s = time.perf_counter()
+        spent_ms["torch"].append(1e3 * (between_s - started_s))
+        spent_ms["graph"].append(1e3 * (ended_s - between_s))
+        pairs = [(selected.values, values[0].numpy()), (selected.actions, candidates[0, best].numpy())]
+        gaps += [float(np.abs(ours - theirs).max()) for ours, theirs in pairs]
+    times = {f"{name}_ms": statistics.median(each) for name, each in spent_ms.items()}
+    return {"draws": draws, "decisions": count, **times, "max_difference": max(gaps)}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds a chunk, medians over blocks in which all policies take turns, and ratios to the plain policy of the
-    same block, on one thread; and milliseconds a decision: of all that comes after the candidates are drawn.
+    same block, on one thread.
     """
+    from deploy_trt.export.deployment import random_observations
+
+    model, learning = _model()
+    observation = random_observations(model.spec, model.statistics.state)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        policies = _policies(model, learning, Path(folder))
+        blocks: list[dict[str, float]] = []
+        for block in range(options.blocks + 1):
+            times = {name: block_ms(policy, observation) for name, policy in policies.items()}
+            if block:  # the first one warms up
+                blocks.append(times)
+    rows = []
+    for name in policies:
+        how, draws, residuals = name.split()
+        ratio = statistics.median(times[name] / times[f"{how} 0 -"] for times in blocks)
+        wall_ms = statistics.median(times[name] for times in blocks)
+        rows.append({"kind": how, "draws": int(draws), "edit": residuals == "edited", "ms": wall_ms, "ratio": ratio})
+    return {"policy": str(_CONFIG), "blocks": options.blocks, "choices": rows}
+
+
+def _model() -> tuple[Any, Any]:
+    """The policy, and the options of its learning."""
     import torch
 
-    from deploy_trt.export.deployment import random_observations
     from vla_rl.core.config import load_config
     from vla_rl.core.normalization import Statistics
     from vla_rl.policies.folders import policy_class
@@ -52,37 +119,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     state, action = (torch.randn(50, size).numpy() for size in (spec.state_dim, spec.action_dim))
     model = policy_class(config.policy.kind).build(config.policy, spec, Statistics.from_arrays(state, action))
     perturb(model, 0)
-    observation = random_observations(spec, model.statistics.state)[0]
-    with tempfile.TemporaryDirectory() as folder:
-        policies = _policies(model.eval(), config.learning, Path(folder))
-        blocks: list[dict[str, float]] = []
-        for block in range(options.blocks + 1):
-            times = {name: block_ms(policy, observation) for name, policy in policies.items()}
-            if block:  # the first one warms up
-                blocks.append(times)
-        decide_ms = {str(draws): _decide_ms(policies[f"onnx {draws} edited"]) for draws in DRAWS}
-    rows = []
-    for name in policies:
-        how, draws, residuals = name.split()
-        ratio = statistics.median(times[name] / times[f"{how} 0 -"] for times in blocks)
-        wall_ms = statistics.median(times[name] for times in blocks)
-        rows.append({"kind": how, "draws": int(draws), "edit": residuals == "edited", "ms": wall_ms, "ratio": ratio})
-    return {"policy": str(_CONFIG), "blocks": options.blocks, "choices": rows, "decide_ms": decide_ms}
+    return model.eval(), config.learning
 
 
-def _decide_ms(policy: Any) -> float:
-    """Milliseconds a decision of a deployed policy, median: the run of graph ``selection`` with inputs and outputs."""
-    from deploy_trt.benchmark import time_calls
-
-    program, rng = policy.program, np.random.default_rng(0)
-    shapes = {name: info.shape[1:] for name, info in program.manifest.graphs["selection"].inputs.items()}
-    arrays = {name: rng.standard_normal(shapes[name], np.float32) for name in ("features", "noise", "drawn")}
-    features, free = program.backend.put(arrays["features"][None]), np.ones(policy.horizon, np.float32)
-    inputs = (features, 0, arrays["noise"], arrays["drawn"], free, 0)
-    return time_calls(lambda: program.select(*inputs), _DECISIONS).p50_ms
-
-
-def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
+def _policies(model: Any, learning: Any, folder: Path, kinds: Sequence[str] = ("drawn", "edited")) -> dict[str, Policy]:
     """By kind, draws (0: the plain policy) and whether candidates are adjusted."""
     from deploy_trt.export import export_policy
     from deploy_trt.runtime import load_deployed
@@ -95,10 +135,14 @@ def _policies(model: Any, learning: Any, folder: Path) -> dict[str, Policy]:
     export_policy(model, plain, {})
     found: dict[str, Policy] = {"torch 0 -": model.acting(), "onnx 0 -": load_deployed(plain, require="ort-cpu")}
     for draws in DRAWS:
-        for name, residual in (("drawn", None), ("edited", Residual(model))):
+        for name in kinds:
+            residual = Residual(model) if name == "edited" else None
             selector = BestOfN(
                 ChunkCritic(model, learning.critic), BestOfNConfig(num_samples=draws, offset_std=0.0), residual
             )
+            for part in (selector.critic, residual):
+                if part is not None:
+                    perturb(part, draws)
             place = folder / f"{draws}-{name}"
             save_selector(place / CRITIC_FOLDER, selector)
             export_policy(model, place / "out", {}, policy_folder=place)
@@ -114,11 +158,6 @@ def ratios(cell: dict[str, Any]) -> dict[str, float]:
     return {f"choose_{row['draws']}_{row['kind']}": row["ratio"] for row in cell["choices"] if row["edit"]}
 
 
-def table(result: dict[str, Any]) -> str:
-    """Markdown."""
-    return "\n".join([*lines_of(result), f"Command: `{result['command']}`."])
-
-
 def lines_of(cell: dict[str, Any] | None) -> list[str]:
     """Markdown of a cell."""
     if cell is None:
@@ -131,6 +170,4 @@ def lines_of(cell: dict[str, Any] | None) -> list[str]:
         cells = " | ".join(f"{row['ms']:.2f} | {row['ratio']:.1f}" for row in columns)
         lines.append(f"| {label} | {cells} |")
     described = "Policy, critic and edit of `configs/alone.yaml`, one thread; medians of blocks that take turns."
-    decided = [f"{ms:.2f} ms among {draws} candidates" for draws, ms in cell.get("decide_ms", {}).items()]
-    decision = [f"A decision takes {' and '.join(decided)}."] if decided else []
-    return [*lines, "", described, *decision]
+    return [*lines, "", described]

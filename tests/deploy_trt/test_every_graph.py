@@ -125,13 +125,15 @@ def test_lerobots_graphs_build_without_a_gpu(lerobot: Any, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_ours_build_without_a_gpu_and_are_found_again(exported: Path) -> None:
+def test_ours_build_without_a_gpu_and_are_found_again(exported_choosing: Path) -> None:
+    """Graph ``selection`` is one of them."""
     if reason := rtx_without_gpu():
         pytest.skip(reason)
     for cached in (False, True):
-        assert [engine.cached for engine in build_engines(exported, "trt-rtx", without_gpu=True)] == [cached] * 3
+        engines = build_engines(exported_choosing, "trt-rtx", without_gpu=True)
+        assert [engine.cached for engine in engines] == [cached] * 4
     with pytest.raises(UserError, match="only TensorRT-RTX builds without a GPU"):
-        build_engines(exported, "trt", without_gpu=True)
+        build_engines(exported_choosing, "trt", without_gpu=True)
 
 
 @pytest.mark.slow

@@ -44,12 +44,12 @@ def table(result: dict[str, Any]) -> str:
     for row in result["rows"]:
         times = f"{row['torch_ms']:.2f} | {row['graph_ms']:.2f}"
         lines.append(f"| {row['draws']} | {times} | {row['max_difference']:.1e} |")
-    described = "One decision, from drawn candidates to the chosen chunk; medians of calls that take turns, one thread."
+    described = "One decision, from drawn candidates to the chosen chunk; median CPU time of one thread, in turns."
     return "\n".join([*lines, "", f"{described} {result['machine']['cpu']}. Command: `{result['command']}`."])
 
 
 def _decisions(policies: dict[str, Any], draws: int, count: int) -> dict[str, Any]:
-    """Milliseconds a decision, and the largest difference of actions and values, on random candidates."""
+    """CPU milliseconds a decision, on random candidates, and the largest difference of actions and values."""
     import torch
 
     from vla_rl.policies.best_of_n import best_index
@@ -64,13 +64,13 @@ def _decisions(policies: dict[str, Any], draws: int, count: int) -> dict[str, An
         seen, noise, drawn = (
             rng.standard_normal(info[name].shape, np.float32) for name in ("features", "noise", "drawn")
         )
-        tensors = [torch.from_numpy(array) for array in (seen, np.float32([index]), noise, drawn, free)]
-        started_s = time.perf_counter()
+        tensors = [torch.from_numpy(array) for array in (seen, np.array([index], np.float32), noise, drawn, free)]
+        started_s = time.thread_time()
         candidates, values = selector.judged(model, *tensors, 0)
         best = int(best_index(candidates, values)[0])
-        between_s = time.perf_counter()
+        between_s = time.thread_time()
         selected = program.select(program.backend.put(seen), index, noise[0], drawn[0], free, 0)
-        ended_s = time.perf_counter()
+        ended_s = time.thread_time()
         spent_ms["torch"].append(1e3 * (between_s - started_s))
         spent_ms["graph"].append(1e3 * (ended_s - between_s))
         pairs = [(selected.values, values[0].numpy()), (selected.actions, candidates[0, best].numpy())]

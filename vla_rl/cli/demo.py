@@ -128,6 +128,7 @@ def _expected_minutes(config: "RunConfig") -> float:
 def _choose_folder(arguments: argparse.Namespace) -> None:
     """Without --out: go on with an unfinished demo of the same config, or else take the next free name."""
     from vla_rl.cli.run_arguments import asked_config
+    from vla_rl.training.config import RunConfig
 
     config = asked_config(arguments)
     for number in itertools.count(1):
@@ -135,18 +136,12 @@ def _choose_folder(arguments: argparse.Namespace) -> None:
         if not folder.config_file.exists():
             arguments.out = folder.path
             return
-        if arguments.start is None and not folder.is_finished() and _config_of(folder) == config:
-            logger.info("going on with the unfinished run in %s", folder.path)
-            arguments.resume = folder.path
-            arguments.config = arguments.policy = arguments.seed = None
-            arguments.overrides = []
-            return
-
-
-def _config_of(folder: RunFolder) -> "RunConfig | None":
-    from vla_rl.training.config import RunConfig
-
-    try:
-        return load_config(RunConfig, folder.config_file)
-    except UserError:  # of another version of this program
-        return None
+        if arguments.start is not None or folder.is_finished():
+            continue
+        with contextlib.suppress(UserError):  # the config of another version of this program
+            if load_config(RunConfig, folder.config_file) == config:
+                logger.info("going on with the unfinished run in %s", folder.path)
+                arguments.resume = folder.path
+                arguments.config = arguments.policy = arguments.seed = None
+                arguments.overrides = []
+                return

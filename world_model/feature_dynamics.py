@@ -4,9 +4,9 @@ It is made for rollouts of a few chunks from real steps, thousands at a time, wi
 carries what is linear, M small networks the rest; each is a world of its own. The video model (`dynamics`) remains for
 long horizons and for people to look at.
 
-Before any rollout, `alarm` checks whether the newest chunks are out of distribution. It needs dynamics that have not
-seen them: dynamics that have would have learned what is wrong with them. The imagined gain is no check, since it is as
-high in a wrong world.
+Before any rollout, `out_of_distribution` checks whether the newest chunks are out of distribution. It needs dynamics
+that have not seen them: dynamics that have would have learned what is wrong with them. The imagined gain is no check,
+since it is as high in a wrong world.
 """
 
 from collections.abc import Mapping
@@ -195,7 +195,7 @@ def unexplained(dynamics: FeatureDynamics, happened: RealChunks) -> dict[int, fl
     return found
 
 
-def alarm(errors: Mapping[int, float], usual: float, ratio: float) -> str:
+def out_of_distribution(errors: Mapping[int, float], usual: float, ratio: float) -> str:
     """Say why the newest chunks are out of distribution; empty if they are not.
 
     Either the dynamics explain clearly less of the newest chunks than of older unseen ones: a camera was moved, say.

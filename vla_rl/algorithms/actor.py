@@ -110,7 +110,7 @@ class ActorLearner:
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
         norm = gradient_step(self._optimizer, part * loss, self.model, _GRADIENT_NORM, learning_rate)
         self._updates += 1
-        self._follow()
+        self._update_average()
         return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
             f"actor_{name}": value for name, value in logs.items()
         }
@@ -141,10 +141,10 @@ class ActorLearner:
         self._schedule_start = int(state["schedule_start"])
 
     @torch.no_grad()
-    def _follow(self) -> None:
+    def _update_average(self) -> None:
         # Shorter at first, so that the average forgets where it started.
         decay = min(_EMA_DECAY, self._updates / (self._updates + 10.0))
-        follow(self.average, self.model, 1.0 - decay)
+        polyak_update(self.average, self.model, 1.0 - decay)
 
 
 class _Loss(nn.Module):
@@ -226,7 +226,7 @@ def scheduled_learning_rate(config: ActorConfig, update: int) -> float:
 
 
 @torch.no_grad()
-def follow(follower: nn.Module, leader: nn.Module, rate: float) -> None:
+def polyak_update(follower: nn.Module, leader: nn.Module, rate: float) -> None:
     """Move every weight of a copy by ``rate`` of the way towards its original; running statistics are taken over."""
     torch._foreach_lerp_(list(follower.parameters()), list(leader.parameters()), rate)
     for ours, theirs in zip(follower.buffers(), leader.buffers(), strict=True):

@@ -127,7 +127,7 @@ class ChunkCriticLearner(Cloning):
     def build_critics(self, cache: "FrameCache") -> None:
         del cache
         self._rows: dict[str, Tensor] = {}  # inputs of the critic by episode, valid while the policy stays
-        self._taught = 0  # steps of this round
+        self._distilled = 0  # steps of this round
         self.residual: Residual | None = None
         self._prepared: dict[str, float] = {}
         self._make_critic()
@@ -139,14 +139,14 @@ class ChunkCriticLearner(Cloning):
 
     def begin_round(self, cache: "FrameCache", number: int) -> None:
         if number != self._round:
-            self._taught = 0
+            self._distilled = 0
         super().begin_round(cache, number)
         self._read_windows()
 
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of a round: of the policy (step 1), then of a new critic (step 5)."""
         self._refuse_no_outcomes()
-        if self._taught < self.config.distill_steps:
+        if self._distilled < self.config.distill_steps:
             return self.distill(step)
         if self.begins_round():
             self._prepared = self.prepare()
@@ -162,8 +162,8 @@ class ChunkCriticLearner(Cloning):
         cloned the successes of all folds.
         """
         logs = super().update(step)
-        self._taught += 1
-        if self._taught == self.config.distill_steps:
+        self._distilled += 1
+        if self._distilled == self.config.distill_steps:
             self.actor.adopt(self.policy())  # the critic reads the weights that will act
             self._rows.clear()
             self._read_windows()
@@ -344,7 +344,7 @@ class ChunkCriticLearner(Cloning):
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
         if self.config.critic_training.bootstrap_chunks:
             own["critic_target"] = self._target.state_dict()
-        return super().state_dict() | own | {"taught": self._taught}
+        return super().state_dict() | own | {"distilled": self._distilled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
@@ -352,7 +352,7 @@ class ChunkCriticLearner(Cloning):
         load_optimizer(self._optimizer, state["critic_optimizer"])
         if self.config.critic_training.bootstrap_chunks:
             self._target.load_state_dict(state["critic_target"])
-        self._taught = int(state["taught"])
+        self._distilled = int(state["distilled"])
 
 
 def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.advantage import Samples, Values, WeightingConfig
-from vla_rl.algorithms.actor import follow, gradient_step, load_optimizer, make_optimizer
+from vla_rl.algorithms.actor import gradient_step, load_optimizer, make_optimizer, polyak_update
 from vla_rl.algorithms.cloning import Cloning, CloningLearning
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.sampling import MixtureSampler, derived_seed, torch_generator
@@ -137,7 +137,7 @@ class HierarchicalLearner:
 
         norm = gradient_step(self._optimizer, loss_v + loss_e, self.critic, CRITIC_GRADIENT_NORM, CRITIC_LEARNING_RATE)
         if self.target is not self.critic:
-            follow(self.target, self.critic, self.critic.config.target_tau or 0.0)
+            polyak_update(self.target, self.critic, self.critic.config.target_tau or 0.0)
         self._updates += 1
         correct = ((output.viability_logit.detach() > 0) == (label > 0.5)).float()
         self.logs = {

@@ -38,8 +38,8 @@ from world_model.feature_dynamics import (
     FeatureDynamicsConfig,
     RealChunks,
     Transitions,
-    alarm,
     fit_dynamics,
+    out_of_distribution,
     unexplained,
 )
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 ACTION_STD = 0.15  # sigma, standard deviation of the offsets that rollouts try, in normalized action units
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
-_ALARM_CHUNKS = 512  # least number of chunks that the check compares, where there are so many
-_ALARM_STEPS = 300  # gradient steps of the dynamics of the check
+_CHECKED_CHUNKS = 512  # least number of chunks that the check compares, where there are so many
+_CHECK_STEPS = 300  # gradient steps of the dynamics of the check
 _HELD_OUT = 5  # one in so many of the older episodes tells the usual error, where there are enough
-_ALARM_EPISODES = 20  # least number of older episodes, and of held-out ones where there are enough
+_CHECK_EPISODES = 20  # least number of older episodes, and of held-out ones where there are enough
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class ImaginedEdit(ChunkCriticLearner):
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
             return {}
-        errors, usual = self._errors_of_newest(fitted.transitions)
-        if errors and (reason := alarm(errors, usual, branches.ood_ratio)):
+        errors, usual = self._errors_of_newest_chunks(fitted.transitions)
+        if errors and (reason := out_of_distribution(errors, usual, branches.ood_ratio)):
             stays = "there is no residual" if self.config.distill_steps else "the residual before stays"
             logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
             return {"imagined_stopped": 1.0, "imagined_unexplained_newest": errors[0]}
@@ -267,7 +267,7 @@ class ImaginedEdit(ChunkCriticLearner):
             lasted | self.data.tensor(self.data.credit.known),
         )
 
-    def _errors_of_newest(self, transitions: Transitions) -> tuple[dict[int, float], float]:
+    def _errors_of_newest_chunks(self, transitions: Transitions) -> tuple[dict[int, float], float]:
         """Out-of-distribution check: fit dynamics that have seen neither the newest nor some older episodes.
 
         Returns:
@@ -278,15 +278,15 @@ class ImaginedEdit(ChunkCriticLearner):
         own = [episode for episode in every if episode.policy_version >= 0]
         newest = max((episode.policy_version for episode in own), default=0)
         older = [episode for episode in own if episode.policy_version < newest]
-        every_so_many = max(2, min(_HELD_OUT, len(older) // _ALARM_EPISODES))
+        every_so_many = max(2, min(_HELD_OUT, len(older) // _CHECK_EPISODES))
         unseen = ([e for e in own if e.policy_version == newest], older[::every_so_many])
-        compared = [self._happened(episodes, transitions) for episodes in unseen]
-        if not self.config.branches.ood_ratio or len(older) < _ALARM_EPISODES or None in compared:
+        compared = [self._real_chunks(episodes, transitions) for episodes in unseen]
+        if not self.config.branches.ood_ratio or len(older) < _CHECK_EPISODES or None in compared:
             return {}, 0.0
         left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
         seen = np.concatenate([np.arange(e.start, e.start + e.length) for e in every if e.start in left])
         chosen = self.data.tensor(seen)
-        config = replace(self.config.dynamics, steps=min(self.config.dynamics.steps, _ALARM_STEPS))
+        config = replace(self.config.dynamics, steps=min(self.config.dynamics.steps, _CHECK_STEPS))
         with torch.random.fork_rng(devices=[]), autocast(self.config.actor, self.data.device, cached=False):
             torch.manual_seed(derived_seed(self.seed, "alarm", self._round))
             generator = torch_generator(self.seed, "alarm batch", self._round)
@@ -294,11 +294,11 @@ class ImaginedEdit(ChunkCriticLearner):
         errors, usual = (unexplained(dynamics, happened) for happened in compared if happened)
         return errors, usual[0]
 
-    def _happened(self, episodes: Sequence["CachedEpisode"], transitions: Transitions) -> RealChunks | None:
+    def _real_chunks(self, episodes: Sequence["CachedEpisode"], transitions: Transitions) -> RealChunks | None:
         """Chunks of episodes, evenly spread over them; None if none is whole with a tick on either side."""
         ticks, blank = self.config.critic.chunk_ticks, np.zeros(0, dtype=np.int64)
         inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in episodes)])
-        chosen = inner[:: max(1, len(inner) // _ALARM_CHUNKS)]
+        chosen = inner[:: max(1, len(inner) // _CHECKED_CHUNKS)]
         if not len(chosen):
             return None
         normalize, at = self.critic.action_normalizer.network_input, self.data.tensor(chosen)

@@ -20,7 +20,7 @@ from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.robot import Interface, Ros2Robot
 from vla_rl.acting import rollout
 from vla_rl.acting.policy_folder import find_policy, load_acting_policy
 from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits, set_up_robot
@@ -274,7 +274,7 @@ class _Bus:
         clock.on_clock(10**9)
         output: Any = SimpleNamespace(begin=list, send=list)
         settings = settings_from({"joints": list(joints), "cameras": []})
-        self.robot = Ros2Robot(settings, clock, OperatorRequests(), HZ, None, [output], 200.0)
+        self.robot = Ros2Robot(settings, clock, OperatorRequests(), Interface(HZ, None, 200.0), [output])
 
     def say(self, names: Sequence[str], positions: Sequence[float]) -> None:
         header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))

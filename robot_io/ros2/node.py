@@ -21,10 +21,9 @@ from std_srvs.srv import SetBool
 from robot_io.ros2.diagnostics import Health, StatusDebouncer, diagnose
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.parameters import Settings, declare_all, read_settings
-from robot_io.ros2.robot import Interrupted, Ros2Robot
+from robot_io.ros2.robot import Interface, Interrupted, Ros2Robot
 from robot_io.ros2.spinning import answer_every_request, run_ros
 from robot_io.ros2.wiring import (
-    Interface,
     Wiring,
     add_label_services,
     add_trigger,

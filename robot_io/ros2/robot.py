@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,27 @@ _MOST_INTERLOCKS = 100  # between two ticks
 _FLOWING_TICKS = 2  # after a longer pause a person may have moved the robot away from its targets
 
 
+@dataclass(frozen=True)
+class Interface:
+    """What the policy requires of the robot, beside the parameters of the node.
+
+    Attributes:
+        control_hz: Rate of the loop.
+        image_size: [height, width] of its pictures; None takes them as they come.
+        silent_after_ms: Age at which a stream counts as silent; the gate's limit.
+        gripper_dims: Dimensions of the action that a takeover commands absolutely.
+        step_dims: Dimensions of the action that are steps, ``delta_dims`` of the limits: at rest they are 0.
+        quaternions: Quaternions of the limits.
+    """
+
+    control_hz: float
+    image_size: tuple[int, int] | None
+    silent_after_ms: float
+    gripper_dims: tuple[int, ...] = ()
+    step_dims: tuple[int, ...] = ()
+    quaternions: tuple[int, ...] = ()
+
+
 class Ros2Robot:
     """An `EpisodicRobot` (see `vla_rl.execution.loop`) over topics. An attempt ends when the operator labels it.
 
@@ -45,12 +67,9 @@ class Ros2Robot:
         settings: Settings of the node.
         clock: Time of the loop.
         operator: Requests of the operator.
-        control_hz: Rate of the loop.
-        image_size: [height, width] of the observation's pictures; None leaves them as they come.
+        interface: Interface of the policy.
         outputs: Receivers of commands, in the order of the action.
-        silent_after_ms: Age at which a stream counts as silent; the gate's limit.
         reset_world: Brings the world to the start of an attempt; None if a person does. It gives up on `interrupted`.
-        step_dims: Dimensions of the action that are steps: at rest they are 0.
 
     Attributes:
         state_dimensions: Names of the joints, with the units of the robot's description.
@@ -70,31 +89,28 @@ class Ros2Robot:
         settings: Settings,
         clock: RosTime,
         operator: OperatorRequests,
-        control_hz: float,
-        image_size: tuple[int, int] | None,
+        interface: Interface,
         outputs: Sequence[Output],
-        silent_after_ms: float,
         reset_world: Callable[[], None] | None = None,
-        step_dims: Sequence[int] = (),
     ) -> None:
         self.clock = clock
-        self.control_hz = control_hz
+        self.control_hz = interface.control_hz
         self.state_dimensions, self.action_dimensions = settings.dimensions
         self._settings = settings
         self._operator = operator
-        self._image_size = image_size
-        self._silent_after_ms = silent_after_ms
+        self._image_size = interface.image_size
+        self._silent_after_ms = interface.silent_after_ms
         self._reset_world = reset_world
         self._outputs = list(zip(outputs, _slices(settings), strict=True))
         known = {joint: index for index, joint in enumerate(settings.joints)}
         self._commanded = [known.get(joint, -1) for joint in settings.command_joints]  # axes of a twist are no joints
-        self._step_dims = list(step_dims)
+        self._step_dims = list(interface.step_dims)
         by_rate = {joint for output in settings.outputs if KINDS[output.type].rates for joint in output.joints}
         self._rate_dims = [dim for dim, joint in enumerate(settings.command_joints) if joint in by_rate]
         self._latency_ns = {camera.name: round(camera.latency_ms * 1e6) for camera in settings.cameras}
         self._latency_ns[_STATE] = round(settings["state_latency_ms"] * 1e6)
         self._streams = Streams(list(self._latency_ns), settings["synchronize"])
-        self._staleness = StalenessFilter(settings["detect_frozen_images"], image_size)
+        self._staleness = StalenessFilter(settings["detect_frozen_images"], interface.image_size)
         self._joints: dict[str, tuple[int, float]] = {}  # joint -> capture time and position, of its newest message
         self._efforts: dict[str, float] = {}
         self._joints_ns: int | None = None  # the capture time that the joints had together

@@ -4,7 +4,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from rclpy.clock import Clock, ClockType
@@ -21,7 +20,7 @@ from robot_io.ros2.interlocks import CHECK_PERIOD_S, Heartbeat, Interlocks
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.outputs import open_output
 from robot_io.ros2.parameters import Settings
-from robot_io.ros2.robot import Interrupted, Ros2Robot
+from robot_io.ros2.robot import Interface, Interrupted, Ros2Robot
 from robot_io.takeover import Clutch
 from vla_rl.core.errors import ConfigError, UserError
 
@@ -29,46 +28,23 @@ _SLICE_S = 0.05
 _ASK_AGAIN_S = 5.0
 
 
-@dataclass(frozen=True)
-class Interface:
-    """What the policy is connected to, where the parameters leave it open.
-
-    Attributes:
-        control_hz: rate of the loop.
-        image_size: [height, width] of its pictures; None takes them as they come.
-        gripper_dims: dimensions of the action that a takeover commands absolutely.
-        command_period_ns: between two commands.
-        silent_after_ms: a stream without a reading for so long stops the robot.
-        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits.
-        quaternions: of the limits.
-    """
-
-    control_hz: float
-    image_size: tuple[int, int] | None
-    gripper_dims: tuple[int, ...]
-    command_period_ns: int
-    silent_after_ms: float
-    step_dims: tuple[int, ...] = ()
-    quaternions: tuple[int, ...] = ()
-
-
 class Wiring:
     """Subscribes and publishes for one robot until `close`.
 
     Args:
-        node: an rclpy node that somebody spins.
-        settings: of the robot.
-        interface: of the policy.
-        operator: labels of the operator.
+        node: An rclpy node that spins.
+        settings: Settings of the robot.
+        interface: Interface of the policy.
+        operator: Requests of the operator.
 
     Attributes:
-        robot: made of the topics.
-        takeover: made of the topic ``~/takeover_command``; whoever has the service engages it.
-        interlocks: what other topics say against its moving.
+        robot: The robot behind the topics.
+        takeover: Takeover by the topic ``~/takeover_command``; the node's service engages it.
+        interlocks: What other topics say against the robot's motion.
     """
 
     def __init__(self, node: Any, settings: Settings, interface: Interface, operator: OperatorRequests) -> None:
-        self._node, self._settings, self._interface = node, settings, interface
+        self._node, self._settings = node, settings
         self._entities: list[tuple[Callable[[Any], object], Any]] = []
         simulated = bool(node.get_parameter("use_sim_time").value)
         clock = RosTime(
@@ -81,18 +57,10 @@ class Wiring:
         if settings["reset_service"]:
             self._resetting = node.create_client(Trigger, settings["reset_service"])
             self._entities.append((node.destroy_client, self._resetting))
-        self._outputs = [open_output(node, output, interface.command_period_ns) for output in settings.outputs]
-        self.robot = Ros2Robot(
-            settings,
-            clock,
-            operator,
-            interface.control_hz,
-            interface.image_size,
-            self._outputs,
-            interface.silent_after_ms,
-            self._reset_world if settings["reset_service"] else None,
-            interface.step_dims,
-        )
+        period_ns = round(1e9 / interface.control_hz / settings["commands_per_tick"])
+        self._outputs = [open_output(node, output, period_ns) for output in settings.outputs]
+        reset_world = self._reset_world if settings["reset_service"] else None
+        self.robot = Ros2Robot(settings, clock, operator, interface, self._outputs, reset_world)
         relative = settings["takeover_mode"] == "relative"
         self.takeover = TopicTakeover(
             self.robot.last_command,

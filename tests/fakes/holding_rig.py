@@ -21,9 +21,8 @@ from robot_io.gate import GateConfig, SafetyGate
 from robot_io.ros2 import qos
 from robot_io.ros2.diagnostics import Health
 from robot_io.ros2.node import PolicyNode
-from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.robot import Interface, Ros2Robot
 from robot_io.ros2.spinning import spin
-from robot_io.ros2.wiring import Interface
 from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 
@@ -36,7 +35,7 @@ LIMITS = GateConfig(
 class Holds:
     """A `Session` whose attempts stay where they began."""
 
-    interface = Interface(HZ, None, (), 50_000_000, 2000.0)
+    interface = Interface(HZ, None, 2000.0)
 
     def __init__(self) -> None:
         self.gate = SafetyGate(LIMITS, HZ)

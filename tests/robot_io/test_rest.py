@@ -12,7 +12,7 @@ from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.robot import Interface, Ros2Robot
 from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import UserError
@@ -74,7 +74,7 @@ class Topics:
         self._error, self._readings, self._reading = error, readings, -1
         clock = RosTime(simulated=True)
         options = {"joints": ["a", "b"], "cameras": [], "stream_timeout_s": 0.5, "max_attempt_s": 1.0}
-        self.robot = Ros2Robot(settings_from(options), clock, OperatorRequests(), HZ, None, [self], 200.0)
+        self.robot = Ros2Robot(settings_from(options), clock, OperatorRequests(), Interface(HZ, None, 200.0), [self])
         self._clock, self._ns = clock, 10**9
         clock.on_clock(self._ns)
         clock.sleep_until_ns = self._sleep_until_ns  # type: ignore[method-assign]

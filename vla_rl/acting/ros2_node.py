@@ -25,8 +25,7 @@ from robot_io.ros2.node import run_node
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover
 from robot_io.ros2.outputs import check_outputs, with_quaternions
 from robot_io.ros2.parameters import Settings
-from robot_io.ros2.robot import Ros2Robot
-from robot_io.ros2.wiring import Interface
+from robot_io.ros2.robot import Interface, Ros2Robot
 from vla_rl.acting.action_kinds import recorded_as_steps, with_action_kinds
 from vla_rl.acting.attempt import Attempts
 from vla_rl.acting.capability import added_steps, check_chunks, check_strategy, load_corrector
@@ -103,7 +102,6 @@ class PolicySession:
             control_hz=control_hz,
             image_size=(size, size) if size else policy.spec.image_size,
             gripper_dims=self._execution.discrete_dims,
-            command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
             silent_after_ms=config.gate.max_observation_age_ms,
             step_dims=robot_steps,
             quaternions=gate.quaternions,

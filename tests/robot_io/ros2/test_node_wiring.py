@@ -20,7 +20,8 @@ from std_srvs.srv import Trigger
 from robot_io.ros2 import qos, wiring as module
 from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.spinning import answer_every_request, spin
-from robot_io.ros2.wiring import Interface, Wiring, read_description
+from robot_io.ros2.robot import Interface
+from robot_io.ros2.wiring import Wiring, read_description
 from vla_rl.core.errors import UserError
 from vla_rl.acting.robots.ros2 import settings_from
 
@@ -52,11 +53,11 @@ for name, options in {
         said[name] = str(error)
 
 guarded = settings_from({**base, "estop_topic": "estop", "deadman_topic": "deadman"})
-guarded = Wiring(node, guarded, Interface(20.0, None, (), 50_000_000, 1e4), OperatorRequests())
+guarded = Wiring(node, guarded, Interface(20.0, None, 1e4), OperatorRequests())
 said["before the first timer"] = sorted(reason.name for reason in guarded.robot.interlocks)
 guarded.close()
 settings = settings_from({**base, "reset_service": "reset", "reset_timeout_s": 40.0})
-wiring = Wiring(node, settings, Interface(20.0, None, (), 50_000_000, 1e4), OperatorRequests())
+wiring = Wiring(node, settings, Interface(20.0, None, 1e4), OperatorRequests())
 threading.Thread(target=spin, args=(node,), daemon=True).start()
 asked = []
 

@@ -29,13 +29,14 @@ import rclpy
 from sensor_msgs.msg import JointState
 from robot_io.ros2 import qos
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.wiring import Interface, Wiring
+from robot_io.ros2.robot import Interface
+from robot_io.ros2.wiring import Wiring
 from vla_rl.acting.robots.ros2 import settings_from
 
 rclpy.init()
 node, drivers = rclpy.create_node("robot"), rclpy.create_node("drivers")
 settings = settings_from({"joints": ["slow", "fast"], "cameras": []})
-robot = Wiring(node, settings, Interface(20.0, None, (), 50_000_000, silent_after_ms=1e4), OperatorRequests()).robot
+robot = Wiring(node, settings, Interface(20.0, None, silent_after_ms=1e4), OperatorRequests()).robot
 publisher = drivers.create_publisher(JointState, "joint_states", qos.sensors())
 while publisher.get_subscription_count() == 0:
     time.sleep(0.01)

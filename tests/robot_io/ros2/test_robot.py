@@ -12,7 +12,7 @@ import pytest
 from robot_io.gate import GateConfig, Reason, SafetyGate
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.robot import Interface, Ros2Robot
 from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
@@ -41,7 +41,11 @@ class Bench:
         options = {"joints": ["l1", "l2", "r1", "r2"], "cameras": [], **options}
         silent_ms = LIMITS.max_observation_age_ms
         self.robot = Ros2Robot(
-            settings_from(options), self.clock, OperatorRequests(), HZ, None, [Kept(self.published)], silent_ms
+            settings_from(options),
+            self.clock,
+            OperatorRequests(),
+            Interface(HZ, None, silent_ms),
+            [Kept(self.published)],
         )
         self.at(0)
 
@@ -335,7 +339,11 @@ def test_steps_are_not_repeated_when_the_robot_stops_and_are_not_measured() -> N
     clock, positions, sent = RosTime(simulated=True), [], []
     outputs = [Kept(positions), Kept(sent)]
     robot = Ros2Robot(
-        settings_from(options), clock, OperatorRequests(), HZ, None, outputs, 200.0, step_dims=tuple(range(2, 8))
+        settings_from(options),
+        clock,
+        OperatorRequests(),
+        Interface(HZ, None, 200.0, step_dims=tuple(range(2, 8))),
+        outputs,
     )
     clock.on_clock(10**9)
     header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
@@ -354,7 +362,9 @@ def test_what_is_told_as_velocities_says_so() -> None:
     options["output"] = {"arm": {"joints": ["r1", "l1"]}, "lift": {"type": "velocity", "joints": ["l2"]}}
     clock = RosTime(simulated=True)
     targets, rates = [], []
-    robot = Ros2Robot(settings_from(options), clock, OperatorRequests(), HZ, None, [Kept(targets), Kept(rates)], 200.0)
+    robot = Ros2Robot(
+        settings_from(options), clock, OperatorRequests(), Interface(HZ, None, 200.0), [Kept(targets), Kept(rates)]
+    )
     clock.on_clock(10**9)
     header = SimpleNamespace(stamp=SimpleNamespace(sec=1, nanosec=0))
     robot.on_joints(SimpleNamespace(header=header, name=["l1", "l2", "r1"], position=[1, 2, 3]))
@@ -369,7 +379,9 @@ def test_an_array_of_steps_and_targets_brings_no_old_target_after_a_pause(paused
     """The targets of such an array cannot stay away alone. The gate sends them when it knows where the robot is."""
     clock, sent = RosTime(simulated=True), []
     options = {"joints": ["slide", "l1"], "cameras": [], "output": {"arm": {"type": "array"}}}
-    robot = Ros2Robot(settings_from(options), clock, OperatorRequests(), HZ, None, [Kept(sent)], 200.0, step_dims=[0])
+    robot = Ros2Robot(
+        settings_from(options), clock, OperatorRequests(), Interface(HZ, None, 200.0, step_dims=(0,)), [Kept(sent)]
+    )
     gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(99.0,) * 2, delta_dims=(0,)), HZ)
 
     def read(now_ns: int, position: float) -> None:

@@ -15,7 +15,7 @@ from robot_io.limits import RobotLimits
 from robot_io.ros2.operator import OperatorRequests
 from robot_io.ros2.outputs import check_outputs, with_quaternions
 from robot_io.ros2.parameters import Settings, all_parameters
-from robot_io.ros2.robot import Ros2Robot
+from robot_io.ros2.robot import Interface, Ros2Robot
 from robot_io.terminal_keys import wait_for_enter
 from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits, check_rate
 from vla_rl.core.clock import VirtualClock
@@ -33,7 +33,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
         from rclpy.signals import SignalHandlerOptions
 
         from robot_io.ros2.spinning import spin
-        from robot_io.ros2.wiring import Interface, Wiring, add_label_services, add_trigger, read_description
+        from robot_io.ros2.wiring import Wiring, add_label_services, add_trigger, read_description
     except ImportError as error:
         raise UserError(f"there is no ROS 2 in this terminal ({error}); source it first") from error
     options, spec = dict(request.options), request.policy
@@ -59,7 +59,6 @@ def set_up(request: RobotRequest) -> RobotSetup:
         control_hz=control_hz,
         image_size=spec.image_size,
         gripper_dims=request.grippers_of(settings.command_joints),
-        command_period_ns=round(1e9 / control_hz / settings["commands_per_tick"]),
         silent_after_ms=gate.config.max_observation_age_ms,
         step_dims=gate.config.delta_dims,
         quaternions=limits.quaternions,

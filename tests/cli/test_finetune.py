@@ -134,8 +134,8 @@ def test_a_dry_run_says_what_each_loss_would_see(logs: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("chosen", "algorithm", "warning"),
     [
-        (["demo", "held"], "habc", "no labelled failures of a policy"),
-        (["demo", "failed"], "habc", "no labelled successes"),
+        (["demo", "held"], "habc", "no labeled failures of a policy"),
+        (["demo", "failed"], "habc", "no labeled successes"),
         (["failed"], "habc", "nothing that the actor may imitate"),
         (["demo"], "filtered_bc", "imitated are demonstrations only, "),
         (["demo", "failed"], "filtered_bc", "imitated are demonstrations only, "),
@@ -172,7 +172,7 @@ def test_a_new_policy_that_nothing_teaches_is_not_made(
 
 def test_what_the_dry_run_warns_of_is_said_again(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert main(chosen_logs(tmp_path, "demo", "held")) == 0
-    assert "no labelled failures" in caplog.text
+    assert "no labeled failures" in caplog.text
 
 
 def test_demonstrations_that_failed_are_warned_of(
@@ -182,8 +182,8 @@ def test_demonstrations_that_failed_are_warned_of(
     EpisodeStore(tmp_path / "chosen").label("demo", False)
     assert main([*command, "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "warning: 1 demonstrations are labelled failures and are imitated all the same" in said
-    assert "no labelled failures of a policy" in said
+    assert "warning: 1 demonstrations are labeled failures and are imitated all the same" in said
+    assert "no labeled failures of a policy" in said
 
 
 def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -50,7 +50,7 @@ def test_only_what_has_no_outcome_is_asked_for(
     assert outcomes(store) == [True, True, None, False]
     printed = capsys.readouterr().out
     assert "[1/3] e0: 'push', 5 steps (0.2 s), 0 by a person" in printed
-    assert "2 of 3 labelled" in printed
+    assert "2 of 3 labeled" in printed
     with Image.open(tmp_path / "sheets" / "e3.webp") as sheet:
         assert sheet.size == (8 * 6, 8 + 4)
         assert sheet.getpixel((0, 0))[0] == pytest.approx(150, abs=3)
@@ -65,7 +65,7 @@ def test_the_end_of_the_input_loses_no_answer(store: EpisodeStore, monkeypatch: 
     assert outcomes(store) == [False, True, None, None]
 
 
-def test_named_episodes_can_be_labelled_again_and_without_asking(
+def test_named_episodes_can_be_labeled_again_and_without_asking(
     store: EpisodeStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["label", str(store.path), "--ids", "e1", "e2", "--as", "failure"]) == 0

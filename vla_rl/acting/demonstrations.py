@@ -38,7 +38,7 @@ def bring_demonstrations(
     """Copy demonstrations into the store of a run, as ``demo-00000`` and so on, once; what a killed process had copied
     stays.
 
-    A demonstration is an episode in which no policy acted and that is not labelled a failure. A run of one task takes
+    A demonstration is an episode in which no policy acted and that is not labeled a failure. A run of one task takes
     those that name it, and all of a source in which none does.
 
     Args:
@@ -115,7 +115,7 @@ def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[Epis
     if not shown:
         raise UserError(
             f"{source} holds {len(headers)} episodes and no demonstration among them: one in which no policy acts and "
-            "that is not labelled a failure"
+            "that is not labeled a failure"
         )
     return shown
 

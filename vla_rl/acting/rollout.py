@@ -33,7 +33,7 @@ from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot
 from vla_rl.execution.matched import matched_corrector, matched_loader
 from vla_rl.execution.plan import ActionSource, Planner
 from vla_rl.execution.realtime import RealtimeConfig
-from vla_rl.execution.realtime import realtime as prioritised
+from vla_rl.execution.realtime import realtime as prioritized
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import FaultyLatencyConfig, make_planner
@@ -165,7 +165,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
         seeds = range(order.seed, order.seed + order.episodes)
         # Last: the threads of a display or a teleoperator would inherit it.
-        with prioritised(config.realtime) if order.realtime else nullcontext():
+        with prioritized(config.realtime) if order.realtime else nullcontext():
             for seed in seeds if injection is None else injection.seeds(order.seed):
                 episode_id = next(names)
                 attempts.check_may_go_on()

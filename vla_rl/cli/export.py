@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError(f"{folder} is no deployment; name the folder to export it to with --out")
         folder = _export(arguments)
     elif arguments.out is not None or arguments.precision != "fp32":
-        folder = _quantise(arguments, folder)
+        folder = _quantize(arguments, folder)
     if arguments.build:
         from deploy_trt.build import build_engines
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> Path:
-    """From a checkpoint; quantised precisions go over fp32."""
+    """From a checkpoint; quantized precisions go over fp32."""
     from deploy_trt.export import copy_head, export_policy
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.data.sources import read_observations
@@ -94,16 +94,16 @@ def _export(arguments: argparse.Namespace) -> Path:
     copy_head(policy.path, out)
     how = f", chooses among {manifest.selection.num_samples} draws" if manifest.selection else ""
     print(f"{out}: version {policy.version} in {precision}{how}")
-    return out if full else _quantise(arguments, out)
+    return out if full else _quantize(arguments, out)
 
 
-def _quantise(arguments: argparse.Namespace, folder: Path) -> Path:
+def _quantize(arguments: argparse.Namespace, folder: Path) -> Path:
     from deploy_trt.export import copy_head
     from deploy_trt.quantize import quantize_deployment
     from vla_rl.data.sources import read_observations
 
     if arguments.out is None or arguments.precision in ("fp32", *_HALF):
-        raise UserError(f"{folder} is exported already; --out and --precision quantise it, or give a run to export")
+        raise UserError(f"{folder} is exported already; --out and --precision quantize it, or give a run to export")
     observations = read_observations(arguments.calibration, 64) if arguments.calibration else []
     found = quantize_deployment(folder, arguments.out, arguments.precision, observations, arguments.modelopt)
     copy_head(folder, arguments.out)

@@ -25,7 +25,7 @@ _SHEET_FRAMES = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("store", type=Path, help="the folder of the episode store")
-    parser.add_argument("--ids", nargs="+", metavar="ID", help="these episodes, labelled or not")
+    parser.add_argument("--ids", nargs="+", metavar="ID", help="these episodes, labeled or not")
     parser.add_argument("--as", dest="answer", choices=OUTCOMES, help="do not ask; needs --ids")
     parser.add_argument("--sheets", type=Path, help="folder for the contact sheets (default: a temporary one)")
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     sheets = arguments.sheets or Path(tempfile.mkdtemp(prefix="vla-rl-label-"))
     sheets.mkdir(parents=True, exist_ok=True)
-    labelled = 0
+    labeled = 0
     for number, episode_id in enumerate(ids, start=1):
         episode = store.read(episode_id)
         print(_describe(episode, f"[{number}/{len(ids)}]", sheets))
@@ -53,8 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
             break
         if answer in ANSWERS:
             store.label(episode_id, ANSWERS[answer])
-            labelled += 1
-    print(f"{labelled} of {len(ids)} labelled in {store.edits.path}")
+            labeled += 1
+    print(f"{labeled} of {len(ids)} labeled in {store.edits.path}")
     return 0
 
 

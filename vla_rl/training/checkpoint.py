@@ -119,7 +119,7 @@ def _take_tensors_out(node: Any, tensors: dict[str, torch.Tensor], path: str) ->
         tensors[path] = node.detach().cpu().contiguous().clone()
         return {_TENSOR: path}
     if isinstance(node, Mapping):
-        # Pairs, since optimiser states have integer keys, which JSON would turn into strings.
+        # Pairs, since optimizer states have integer keys, which JSON would turn into strings.
         return {"items": [[key, _take_tensors_out(value, tensors, f"{path}/{key}")] for key, value in node.items()]}
     if isinstance(node, list | tuple):
         return [_take_tensors_out(value, tensors, f"{path}/{index}") for index, value in enumerate(node)]

@@ -43,7 +43,7 @@ class RunConfig:
             in their last bits.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
-        exploration: of the policy that practices: standard deviation of a constant offset of each chunk, in normalised
+        exploration: of the policy that practices: standard deviation of a constant offset of each chunk, in normalized
             action units. Independent noise averages out over a chunk; a coherent offset shows what it leads to.
         rollout_precision: of the policy that practices, where a robot's computer will act in a low one: ``fp32`` or
             ``int8-dynamic`` through ONNX Runtime, or ``trt``, engines of TensorRT on this machine's GPU, which are

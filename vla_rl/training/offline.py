@@ -189,9 +189,9 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     if unknown:
         found.append(f"{unknown} of {len(episodes)} episodes have no outcome; the policy's steps in them teach nothing")
     if "viability" in learner.learns and not total.failed:
-        found.append("no labelled failures of a policy: the viability critic will call everything viable")
+        found.append("no labeled failures of a policy: the viability critic will call everything viable")
     if "viability" in learner.learns and not total.succeeded:
-        found.append("no labelled successes: the viability critic will call nothing viable")
+        found.append("no labeled successes: the viability critic will call nothing viable")
     if "efficiency" in learner.learns and not total.efficiency:
         found.append("no steps for the efficiency critic: it needs successful episodes")
     if "outcome" in learner.learns and not (total.succeeded and total.failed):
@@ -204,7 +204,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     shown = set(cache.episode_index[learner.data.of_kind(ActorKind.DEMONSTRATION)].tolist())
     spoilt = sum(entry.outcome == "failure" for number, entry in enumerate(episodes) if number in shown)
     if spoilt:
-        found.append(f"{spoilt} demonstrations are labelled failures and are imitated all the same: leave them out")
+        found.append(f"{spoilt} demonstrations are labeled failures and are imitated all the same: leave them out")
     if total.touches:
         found.append(
             f"{total.touches} human steps are too few in a row to be an intervention (credit.min_human_steps) and "

@@ -10,7 +10,7 @@ from vla_rl.core.types import OPERATOR, Source
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
 
-_EVERY_STEPS = 4  # neighbouring steps look alike: so few of them are shown to the critics
+_EVERY_STEPS = 4  # neighboring steps look alike: so few of them are shown to the critics
 
 Trace = Callable[[FrameCache, NDArray[np.int64]], dict[str, NDArray[Any]]]
 

@@ -25,7 +25,7 @@ class BudgetConfig:
     Attributes:
         demonstrations: successful expert episodes that the supervised policy is trained on, or how many are taken at
             most of those that are imported; 0: all of these.
-        supervised_steps: gradient steps of behaviour cloning before the first round.
+        supervised_steps: gradient steps of behavior cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.

@@ -197,7 +197,7 @@ def _start_worker(build: Callable[[], RolloutWorker]) -> None:
     try:
         _worker = build()
     except Exception as error:
-        _worker = error  # a pool whose initialiser raises says only that it is broken: the first job says why
+        _worker = error  # a pool whose initializer raises says only that it is broken: the first job says why
 
 
 def _end_worker(*_: object) -> None:

@@ -64,8 +64,8 @@ def set_up(request: RobotRequest) -> RobotSetup:
         quaternions=limits.quaternions,
     )
     wiring = Wiring(node, settings, interface, operator)
-    labelling = (functools.partial(act, operator, wiring.robot) for act in (_label, _discard))
-    add_label_services(node, *labelling)
+    labeling = (functools.partial(act, operator, wiring.robot) for act in (_label, _discard))
+    add_label_services(node, *labeling)
     add_trigger(node, "estop", functools.partial(_estop, wiring))
     spinning = threading.Thread(target=spin, args=(node,), name="ros", daemon=True)
     spinning.start()
@@ -119,7 +119,7 @@ def _estop(wiring: Any) -> str:
 def _label(operator: OperatorRequests, robot: Ros2Robot, success: bool) -> str:
     _check_acting(robot)
     operator.label(success)
-    return "labelled"
+    return "labeled"
 
 
 def _discard(operator: OperatorRequests, robot: Ros2Robot) -> str:

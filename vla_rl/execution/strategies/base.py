@@ -1,4 +1,4 @@
-"""The protocol of execution strategies, their configuration, and the behaviour that most of them share."""
+"""The protocol of execution strategies, their configuration, and the behavior that most of them share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,6 +6,6 @@ from vla_rl.execution.strategies.base import ChunkStrategy
 
 
 class Naive(ChunkStrategy):
-    """Exactly the shared behaviour."""
+    """Exactly the shared behavior."""
 
     preference: ClassVar[int] = 1

@@ -142,7 +142,7 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
     """A policy plans at every tick of the robot while newer versions appear in a watched folder."""
     from deploy_trt.export import export_flow_vla
     from deploy_trt.export.deployment import random_observations
-    from deploy_trt.runtime import DeployedPolicy, load_deployed
+    from deploy_trt.runtime import load_deployed
     from deploy_trt.runtime.refresh import watch
     from vla_rl.policies.flow_vla import FlowVLA
 
@@ -154,7 +154,6 @@ def _refresh(options: argparse.Namespace) -> dict[str, Any]:
         folder, policies = Path(name) / "deployment", Path(name) / "policies"
         export_flow_vla(model, folder, {"policy_version": 0})
         deployed = load_deployed(folder, require="ort-cpu")
-        assert isinstance(deployed, DeployedPolicy)
         period_s, done = 1 / model.spec.control_hz, threading.Event()
         with watch(deployed, policies, period_s=0.05):
             for version in range(1, options.refreshes + 1):

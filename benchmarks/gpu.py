@@ -226,7 +226,7 @@ def _deployed(
     from deploy_trt.build import build_engines
     from deploy_trt.export import export_flow_vla
     from deploy_trt.export.deployment import random_observations
-    from deploy_trt.runtime import DeployedPolicy, load_deployed
+    from deploy_trt.runtime import load_deployed
     from deploy_trt.runtime.refresh import refresh
     from vla_rl.core.errors import UserError
 
@@ -244,7 +244,6 @@ def _deployed(
             if engine == "trt":
                 build_engines(folder / "deployment", "trt")
             policy = load_deployed(folder / "deployment", require=engine)
-            assert isinstance(policy, DeployedPolicy)
             found[engine] = clock.rate(functools.partial(policy.infer, observation))
             refit_s = refresh(policy, folder / "newer", keep=False).wall_s
         except UserError as error:

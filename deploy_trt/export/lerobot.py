@@ -274,11 +274,8 @@ def _vla(policy: Any, spec: PolicySpec, inputs: dict[str, Tensor]) -> tuple[list
         GraphSpec("step", VlaStep(policy, layers, steps), of_step, ["velocity", "next_actions"]),
     ]
     schedule = {"time": [[index / steps] for index in range(steps)]}
-    return (
-        specs,
-        SamplerInfo("flow", steps, config.max_action_dim, config.chunk_size, schedule=schedule),
-        config.chunk_size,
-    )
+    sampler = SamplerInfo("flow", steps, config.max_action_dim, config.chunk_size, schedule=schedule)
+    return specs, sampler, config.chunk_size
 
 
 def _image_normalizations(

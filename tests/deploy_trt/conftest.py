@@ -56,9 +56,7 @@ def deployment(exported: Path) -> Deployment:
 
 @pytest.fixture
 def policy(exported: Path) -> DeployedPolicy:
-    loaded = load_deployed(exported, require="ort-cpu")
-    assert isinstance(loaded, DeployedPolicy)
-    return loaded
+    return load_deployed(exported, require="ort-cpu")
 
 
 @pytest.fixture

@@ -65,7 +65,6 @@ def test_lerobot_policies_give_the_chunks_of_lerobot(lerobot: Any, kind: str, mo
     """Against lerobot's own ``predict_action_chunk``, fed as lerobot feeds it."""
     policy, folder = lerobot(kind)
     deployed = load_deployed(folder, require="ort-cpu")
-    assert isinstance(deployed, DeployedPolicy)
     rng = np.random.default_rng(1)
     images = {camera: rng.integers(0, 256, (32, 32, 3), dtype=np.uint8) for camera in ("front", "top")}
     observation = Observation(images, rng.normal(2, 3, 3).astype(np.float32), "push block", 4)
@@ -142,7 +141,6 @@ def test_the_unrolled_graph_gives_the_same_chunks(model: FlowVLA, policy: Deploy
 
     export_flow_vla(model, tmp_path, {}, unrolled=True)
     unrolled = load_deployed(tmp_path, require="ort-cpu")
-    assert isinstance(unrolled, DeployedPolicy)
     ours = unrolled.infer(make_observation()).actions
     np.testing.assert_allclose(ours, policy.infer(make_observation()).actions, atol=1e-5)
     with pytest.raises(UserError, match="cannot begin a chunk"):

@@ -179,7 +179,6 @@ def test_a_version_whose_critic_comes_last_is_looked_at_again(
 ) -> None:
     """As rsync copies, a folder's own files first; and a critic's file that grows where it lies."""
     deployed = load_deployed(shutil.copytree(exported_choosing, tmp_path / "deployment"), require="ort-cpu")
-    assert isinstance(deployed, DeployedPolicy)
     whole = save_choosing(tmp_path / "whole", model, make_selector(model, 1), version=4)
     version = tmp_path / "policies" / "version_0004"
     version.mkdir(parents=True)
@@ -318,7 +317,6 @@ def test_quantised_policies_are_close_and_differ(exported: Path, policy: Deploye
         gap = np.abs(quantised.infer(make_observation(1)).actions - policy.infer(make_observation(1)).actions)
         assert 1e-6 < gap[:, 0].max() < 1.0  # of actions whose deviation is 2; the other dimension has two levels
         assert quantised.version == 3
-        assert isinstance(quantised, DeployedPolicy)
         with pytest.raises(UserError, match="quantise the new checkpoint"):
             refresh(quantised, exported)
 

@@ -43,9 +43,7 @@ def copied(exported_choosing: Path, tmp_path: Path) -> Path:
 
 
 def load(folder: Path) -> DeployedPolicy:
-    policy = load_deployed(folder, require="ort-cpu")
-    assert isinstance(policy, DeployedPolicy)
-    return policy
+    return load_deployed(folder, require="ort-cpu")
 
 
 def selection_backend(model: FlowVLA, selector: BestOfN) -> OrtBackend:

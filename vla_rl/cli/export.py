@@ -148,10 +148,9 @@ def _verify(folder: Path, backend: str, closed_loop: Callable[[], tuple[bool, st
 
 def _benchmark(folder: Path, backend: str) -> None:
     from deploy_trt.benchmark import benchmark_policy
-    from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
+    from deploy_trt.runtime import Deployment, load_deployed
 
     policy = load_deployed(folder, require=backend)  # type: ignore[arg-type]
-    assert isinstance(policy, DeployedPolicy)
     probes = Deployment.read(folder).probes()
     images = {camera: probes[f"input.image.{camera}"][0] for camera in policy.spec.cameras}
     observation = Observation(images, np.array(policy.manifest.state_mean, np.float32), "put the peg into the hole", 0)

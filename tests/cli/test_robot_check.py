@@ -1,5 +1,6 @@
 """``vla-rl robot check``: the list before a robot moves, its exit code, and that nothing is sent."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from robot_io.disturbances import CameraSilent
 from robot_io.mock_robot import MockRobot
 from vla_rl.acting.robot_check import check_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, find
@@ -104,8 +106,10 @@ def silent(request: RobotRequest) -> RobotSetup:
 
     def reset_to_old(seed: int) -> None:
         reset(seed)
-        robot._image_ns -= 10**9
-        robot.faults = type(robot.faults)(camera_dies_s=0.0)
+        robot.disturbance = None
+        robot.read()
+        robot.disturbance = CameraSilent(random.Random(seed), setup.gate.config)
+        robot._staleness.captured_ns["front"] -= 10**9
 
     robot.reset = reset_to_old
     return RobotSetup(robot, setup.gate, setup.origin, setup.env_id)

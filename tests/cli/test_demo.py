@@ -17,6 +17,7 @@ from vla_rl.report.run_files import read_run
 from vla_rl.training.beside import PracticeAlone
 from vla_rl.training.config import RunConfig
 
+TINY = ("--config", "tiny", "budget.rounds=1", "task.declare.max_episode_steps=60")
 ALONE = """
 algorithm: imagined_edit
 takeover: {enabled: false}
@@ -43,7 +44,7 @@ def test_both_are_shown_on_one_page_also_after_a_kill(
     tmp_path: Path, alone: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "demo"
-    words = ("demo", "--config", "tiny", "budget.rounds=1", "--alone", str(alone))
+    words = ("demo", *TINY, "--alone", str(alone))
     first = start(tmp_path / "log", *words, "--out", str(folder))
     deadline = time.monotonic() + 300
     while not any(folder.glob("alone/episodes/episodes/round001-00001*")):
@@ -79,7 +80,7 @@ def test_what_goes_wrong_beside_is_said_and_the_demo_is_whole(
     folder = tmp_path / "demo"
     (folder / "alone").mkdir(parents=True)
     (folder / "alone" / "something").touch()  # a run cannot be made here
-    assert main(["demo", "--config", "tiny", "budget.rounds=1", "--alone", str(alone), "--out", str(folder)]) == 2
+    assert main(["demo", *TINY, "--alone", str(alone), "--out", str(folder)]) == 2
     assert "practice alone ended with code 1; see" in capsys.readouterr().err
     assert RunFolder(folder).is_finished()
     assert "is not empty" in (folder / "alone.log").read_text()

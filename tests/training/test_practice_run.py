@@ -28,6 +28,7 @@ from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
 pytestmark = pytest.mark.slow  # a whole run takes 5 s
+TINY = ("--config", "tiny", "task.declare.max_episode_steps=60")  # an expert needs no more
 UNWATCHED = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
 
@@ -39,7 +40,7 @@ def train(*arguments: object) -> None:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
-    train("--config", "tiny", "--out", folder)
+    train(*TINY, "--out", folder)
     return folder
 
 
@@ -132,7 +133,7 @@ def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
     uninterrupted: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    command = ["--config", "tiny", "--out", str(folder)]
+    command = [*TINY, "--out", str(folder)]
     log, ends = folder.with_suffix(".log"), {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
     for appears, number in (
         ("cache", signal.SIGKILL),
@@ -160,7 +161,7 @@ def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
 
 def test_collectors_go_on_while_the_learner_learns_and_kills_change_nothing(tmp_path: Path) -> None:
     """Whoever is killed, learner or collector, while episodes of a later round are played."""
-    options = ["--config", "tiny", "workers=1", "budget.staleness=1", "budget.steps_per_round=40", "budget.rounds=3"]
+    options = [*TINY, "workers=1", "budget.staleness=1", "budget.steps_per_round=40", "budget.rounds=3"]
     options += ["budget.checkpoint_every=20"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(*options, "--out", whole)
@@ -223,7 +224,7 @@ def test_a_run_can_start_from_another_ones_supervised_policy(
     monkeypatch.setattr(RolloutPool, "run", something)
     folder = tmp_path / "control"
     control = ["algorithm=sft", "budget.episodes_per_round=0", "budget.evaluate_every_round=false"]
-    train("--config", "tiny", "--from", uninterrupted, "--out", folder, *control)
+    train(*TINY, "--from", uninterrupted, "--out", folder, *control)
     ours, theirs = fingerprint(folder), fingerprint(uninterrupted)
     shared = {name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]}
     assert shared == {"policy version_0000", "demo-00000", "demo-00001", "demo-00002"}
@@ -252,7 +253,7 @@ def test_training_that_diverges_leaves_the_checkpoints_before(
     uninterrupted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "diverged"
-    start = ["train", "--config", "tiny", "--from", str(uninterrupted), "--out", str(run), *UNWATCHED]
+    start = ["train", *TINY, "--from", str(uninterrupted), "--out", str(run), *UNWATCHED]
     assert main([*start, "learning.actor.learning_rate=1e30"]) == 2
     said = capsys.readouterr().err
     assert "the training diverged, at gradient step 12 actor_loss is nan" in said
@@ -288,7 +289,7 @@ def test_the_labels_of_demonstrations_come_along_with_a_start(uninterrupted: Pat
 def test_a_start_that_does_not_fit_is_refused(
     uninterrupted: Path, tmp_path: Path, override: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--config", "tiny", "--from", str(uninterrupted), "--out", str(tmp_path / "run"), override]
+    arguments = [*TINY, "--from", str(uninterrupted), "--out", str(tmp_path / "run"), override]
     assert main(["train", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -346,7 +347,7 @@ def test_practice_does_not_go_on_from_an_older_state(
 
 def test_two_processes_cannot_train_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
-    first = start(tmp_path / "log", "train", "--config", "tiny", "--out", str(folder), "budget.supervised_steps=100000")
+    first = start(tmp_path / "log", "train", *TINY, "--out", str(folder), "budget.supervised_steps=100000")
     try:
         while not (folder / ".lock").exists():
             assert first.is_alive()

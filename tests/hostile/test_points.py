@@ -125,7 +125,7 @@ def test_keys_of_other_keyboards_are_no_arms(key: str, monkeypatch: pytest.Monke
     robot.reset(0)
     person = browser.BrowserSupervisor(robot.env, browser.BrowserConfig(size_px=32, pace=20.0))
     person.reset(0)
-    served.tell(Input(pressed=(key,)))
+    served.add(Input(pressed=(key,)))
     assert person.command(0, robot.rest_command()) is None
     robot.close()
 

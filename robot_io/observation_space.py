@@ -105,7 +105,7 @@ class ObservationReader:
     @property
     def camera_names(self) -> tuple[str, ...]:
         """In the order in which a policy sees them."""
-        return tuple(self.cameras) or (RENDERED,)
+        return tuple(self.cameras) or ((RENDERED,) if self.renders else ())
 
     @property
     def state_dim(self) -> int:
@@ -173,11 +173,14 @@ class ObservationReader:
         """The size that all pictures are brought to."""
         sizes = {name: camera.size for name, camera in self.cameras.items()}
         if not sizes:
-            if self._render is None:
+            if self._render is None and not self._state:
                 raise UserError(
-                    "the observation holds no picture (a Box of uint8 [H, W, 3] or [3, H, W]) and render() draws "
-                    "none: add a camera to the observation space, or 'rgb_array' to metadata['render_modes']"
+                    "the observation holds neither numbers nor a picture (a Box of uint8 [H, W, 3] or [3, H, W]), and "
+                    "render() draws none: add a state or a camera to the observation space"
                 )
+            if self._render is None:
+                self.notes.append("there is no camera: the policy sees the state alone")
+                return (image_size or 1,) * 2
             height, width = _rendered(self._render).shape[:2]
             sizes = {RENDERED: (height, width)}
             self.notes.append("no picture was found in the observation: the camera is what render() draws")

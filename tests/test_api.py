@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -38,6 +40,19 @@ class Dot(DotEnv):
     """The task of examples/own_task, whose goal is the green square in the picture."""
 
     max_episode_steps = 40
+
+
+class BlindDot(Dot):
+    """The same task without a picture: its state holds the goal."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_fps": 10}
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (4,), np.float32)
+
+    def _observe(self) -> Any:
+        return np.concatenate([self.place, self.goal])
 
 
 class Seeing:
@@ -127,6 +142,30 @@ def test_training_in_place_changes_the_weights_and_says_how_it_went(place: Simpl
     assert np.isfinite(place.logged["actor_loss"])
     fresh = vla.FlowVLA.from_data(place.demos)
     assert any(not value.equal(fresh.state_dict()[name]) for name, value in place.policy.state_dict().items())
+
+
+@pytest.mark.parametrize("algorithm", ["imagined_edit", "habc"])
+def test_a_policy_without_cameras_is_demonstrated_trained_practiced_and_evaluated(
+    tmp_path: Path, algorithm: str
+) -> None:
+    env = vla.make_env(BlindDot)
+    demos = vla.collect_demonstrations(env, 3, expert=lambda dot: dot.goal)
+    assert (env.spec.cameras, dict(demos.read("demo-00000").images)) == ((), {})
+    policy = vla.FlowVLA.from_data(demos)
+    assert vla.train(policy, demos, steps=2, settings={"learning.actor.batch_size": 8})["step"] == 2
+    settings = {name: value for name, value in BRIEF.items() if algorithm == "imagined_edit" or "budget" in name}
+    practice = vla.Practice(
+        policy,
+        env,
+        algorithm=algorithm,
+        episodes_per_round=3,
+        demonstrations=demos,
+        out=tmp_path / "run",
+        settings=settings,
+    )
+    (result,) = practice.rounds(1)
+    assert len(result.evaluation.success) == 2
+    assert len(vla.evaluate(result.policy, env, 1).success) == 1
 
 
 @pytest.mark.slow

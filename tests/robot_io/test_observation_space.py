@@ -139,12 +139,19 @@ def test_what_cannot_be_seen_is_said() -> None:
     reader = ObservationReader(Dict(eye=IMAGE, stage=Discrete(3)))
     assert [note.split(":")[0] for note in reader.notes] == ["left out of the observation", "no state was found"]
     np.testing.assert_array_equal(reader.state_of({"eye": 0, "stage": 1}), [0])
-    with pytest.raises(UserError, match=r"holds no picture .* render"):
-        ObservationReader(VECTOR)
+    with pytest.raises(UserError, match=r"neither numbers nor a picture .* render"):
+        ObservationReader(Discrete(3))
     with pytest.raises(UserError, match=r"render.. draws float64"):
         ObservationReader(VECTOR, render=lambda: np.zeros((4, 4, 3)))
     with pytest.raises(UserError, match="has no 'eye', its space has"):
         ObservationReader(Dict(eye=IMAGE)).check({})
+
+
+def test_without_a_camera_the_policy_sees_the_state_alone() -> None:
+    reader = ObservationReader(VECTOR, image_size=16)
+    assert (reader.camera_names, reader.size, reader.renders) == ((), (16, 16), False)
+    assert reader.images_of(VECTOR.sample()) == {}
+    assert "no camera" in " ".join(reader.notes)
 
 
 def test_gymnasium_sorts_keys_and_the_state_is_in_its_order() -> None:

@@ -105,7 +105,7 @@ def _describe(robot: EnvRobot, task: TaskConfig, report: TaskReport) -> None:
     report.found += [
         f"environment   {robot.env}",
         f"sentence      {robot.task!r}",
-        f"cameras       {cameras}, {height}x{width}",
+        f"cameras       {f'{cameras}, {height}x{width}' if cameras else 'none'}",
         f"state         {state}",
         f"actions       {actions.size}: {_kinds(actions.kind)}, from {short(actions.low)} to {short(actions.high)}",
         f"names         {robot.state_dimensions.words() or 'none'}; {robot.action_dimensions.words() or 'none'}",

@@ -16,6 +16,7 @@ from vla_rl.core.validation import check_vector
 logger = logging.getLogger(__name__)
 
 _LARGEST_DIM = 16384  # of a state, an action or a picture
+_UNSEEN = (64, 64)  # image size of a policy without cameras, so that all of them are alike
 _SLOWEST_HZ, _FASTEST_HZ = 0.01, 10_000.0
 
 
@@ -27,7 +28,7 @@ class PolicySpec:
     Attributes:
         env_id: the environment or robot.
         cameras: camera names, in the order of the prefix tokens.
-        image_size: height and width of every camera image, pixels.
+        image_size: height and width of every camera image, pixels; without cameras it means nothing.
         state_dim: S.
         action_dim: A.
         control_hz: actions per second.
@@ -66,6 +67,8 @@ class PolicySpec:
                 f"no policy can be connected to cameras {self.cameras} with delta_dims {self.delta_dims} of "
                 f"{self.action_dim} actions; each stands there once, dimensions count from 0"
             )
+        if not self.cameras:
+            object.__setattr__(self, "image_size", _UNSEEN)
         if not any(names for pair in self.dimensions for names in pair):
             object.__setattr__(self, "dimensions", ())
         elif len(self.dimensions) != len(self.action_sizes):

@@ -36,7 +36,8 @@ class OwnBackbone(nn.Module):
         self.width = (self.vision.token_count + 1) * _OWN_TOKEN_WIDTH + model.spec.state_dim
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
-        tokens = torch.cat([self.vision(images), self.text(text)], 1).flatten(1)
+        seen = [self.vision(images)] if images else []
+        tokens = torch.cat([*seen, self.text(text)], 1).flatten(1)
         return torch.cat([tokens, self.state_normalizer.network_input(state)], 1)
 
 

@@ -44,15 +44,15 @@ def spec_of(episodes: Sequence[EpisodeHeader], delta_dims: tuple[int, ...] = ())
 def _spec_of_one(episode: EpisodeHeader, cameras: tuple[str, ...], delta_dims: tuple[int, ...]) -> PolicySpec:
     """Return the interface of a policy for one episode, its cameras in this order if they are these."""
     sizes = sorted(set(episode.cameras.values()))
-    if len(sizes) != 1:
+    if len(sizes) > 1:
         raise UserError(
-            f"a policy needs cameras of one size, the episodes have {sizes or 'none'}; scale them "
+            f"a policy needs cameras of one size, the episodes have {sizes}; scale them "
             "alike: mapping.lerobot.image_size=[96,96] or mapping.bag.image_size"
         )
     return PolicySpec(
         env_id=episode.env_id,
         cameras=cameras if set(cameras) == set(episode.cameras) else tuple(episode.cameras),
-        image_size=sizes[0],
+        image_size=sizes[0] if sizes else (1, 1),
         state_dim=episode.state_dim,
         action_dim=episode.action_dim,
         control_hz=episode.control_hz,

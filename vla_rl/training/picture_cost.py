@@ -23,7 +23,7 @@ def large_pictures(headers: Sequence[EpisodeHeader], steps: int = 0, step_s: flo
         step_s: Time of one, s; 0: not measured.
     """
     sizes = headers[0].cameras.values()
-    height, width = max(sizes, key=max)
+    height, width = max(sizes, key=max, default=(0, 0))
     if max(height, width) <= _LARGE_PX:
         return ""
     frame_bytes = 3 * sum(high * wide for high, wide in sizes)

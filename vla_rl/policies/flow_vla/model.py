@@ -363,9 +363,11 @@ class FlowVLA(TrainablePolicy):
         if self.config.backbone.folder:
             seen, seen_mask = self.backbone(images, text)
         else:
-            pictures = self.vision(images)
-            pictures = self.film(pictures, text) if self.config.text.film else pictures
-            seen = torch.cat([pictures, self.text(text)], 1)
+            seen = self.text(text)
+            if images:  # a policy without cameras has the sentence and the state
+                pictures = self.vision(images)
+                pictures = self.film(pictures, text) if self.config.text.film else pictures
+                seen = torch.cat([pictures, seen], 1)
             seen_mask = mask.new_ones(seen.shape[:2])
         return self.prefix_norm(torch.cat([seen, *own], 1)), torch.cat([seen_mask, mask], 1)
 

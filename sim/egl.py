@@ -7,6 +7,7 @@ another process finds out whether EGL loads before this process commits itself.
 Not thread-safe: an EGL context belongs to the thread that made it.
 """
 
+import atexit
 import functools
 import hashlib
 import importlib
@@ -60,8 +61,10 @@ class _Assets:
         self.context.make_current()
         self.mjr = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self.mjr)
-        # Left to the garbage collector, the context can outlive the library that frees it.
-        weakref.finalize(self, _free, self.mjr, self.context)
+        # Left to the garbage collector, or to weakref's own hook at exit, the context can outlive its library.
+        release = weakref.finalize(self, _free, self.mjr, self.context)
+        release.atexit = False
+        atexit.register(release)
 
 
 def _free(mjr: mujoco.MjrContext, context: Any) -> None:

@@ -5,7 +5,10 @@ import difflib
 import functools
 import importlib
 import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from importlib.metadata import packages_distributions
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -15,6 +18,37 @@ import sim
 from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.registry import find, names
 
+_OURS = "uv pip install -e 'examples/benchmarks[{extra}]'"
+_ADAPTED = "pip install 'vla-rl[benchmarks]'"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A known benchmark: tasks that vla-rl has an adapter for.
+
+    Attributes:
+        module: Module of the suite's own package.
+        tasks: Names of its tasks. One that ends with ``*`` stands for all that begin so.
+        install: Command that installs the suite and its adapter.
+    """
+
+    module: str
+    tasks: tuple[str, ...]
+    install: str
+
+
+SUITES = (
+    Suite(
+        "robosuite",
+        ("robosuite/Lift-v0", "robosuite/PickPlaceCan-v0", "robosuite/NutAssemblySquare-v0"),
+        _OURS.format(extra="robosuite"),
+    ),
+    Suite("ogbench", ("ogbench/CubeSingle-v0", "ogbench/CubeDouble-v0"), _OURS.format(extra="ogbench")),
+    Suite("gym_aloha", ("aloha/TransferCube-v0", "aloha/Insertion-v0"), _OURS.format(extra="aloha")),
+    Suite("gym_aloha", ("vla_rl/Aloha*",), _ADAPTED),
+    Suite("metaworld", ("vla_rl/MetaWorld*",), _ADAPTED),
+)
+"""The known benchmarks, installed or not; ``docs/known_benchmarks.md`` describes them."""
 _CONVENTION = re.compile(r"gym(nasium)?_\w+")  # how packages of environments are named
 
 
@@ -60,8 +94,26 @@ def task_names() -> tuple[str, ...]:
     return tuple(sorted({*names("tasks"), *ids}))
 
 
+def all_tasks() -> dict[str, str]:
+    """Names of `task_names` and of the known benchmarks -> command that installs what is missing; "" if nothing is."""
+    known = [name for suite in SUITES for name in suite.tasks if not name.endswith("*")]
+    return {name: how_to_install(name) for name in sorted({*task_names(), *known})}
+
+
+def how_to_install(name: str) -> str:
+    """Command that installs a known benchmark's task; "" if it is installed or no task of `SUITES`."""
+    for suite in SUITES:
+        for pattern in suite.tasks:
+            if fnmatchcase(name, pattern):
+                declared = name in names("tasks") or name in gymnasium.registry
+                return "" if declared and find_spec(suite.module) else suite.install
+    return ""
+
+
 def _by_namespace(name: str) -> EnvSpec:
     """Import the package that an id's namespace names, and return what it registers under the id."""
+    if command := how_to_install(name):
+        raise ConfigError(f"the task {name!r} is not installed: {command}")
     namespace, slash, _ = name.partition("/")
     module, missing = namespace.replace("-", "_"), ""
     if slash and module.isidentifier():

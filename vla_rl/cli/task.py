@@ -4,6 +4,8 @@ A task is a gymnasium.Env, named by an entry point of vla_rl.tasks, a Gymnasium 
 class or a function that makes one). `check` plays it at random and at rest, prints what was found, what is assumed and
 what is wrong, and saves a picture of what a policy sees. Exit code 1: it cannot be trained as it is.
 
+`list --all` adds the known benchmarks that are not installed, with the command that installs each.
+
 Example: vla-rl task check own_task:Dot-v0 task.image_size=48 --picture runs/dot.png
 """
 
@@ -19,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["list", "check"], help="name the known tasks, or play one and report")
     parser.add_argument("task", nargs="?", help="name of the task")
     parser.add_argument(
+        "--all", action="store_true", help="list known benchmarks too, with what to install if one is missing"
+    )
+    parser.add_argument(
         "--seconds", type=float, help="length of a short episode in the task's time (default: 5; less if it is slow)"
     )
     parser.add_argument(
@@ -28,16 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return _list() if arguments.action == "list" else _check(arguments)
+    return _list(arguments.all) if arguments.action == "list" else _check(arguments)
 
 
-def _list() -> int:
-    from vla_rl.acting.task_names import task_names
+def _list(every: bool) -> int:
+    from vla_rl.acting.task_names import all_tasks, task_names
     from vla_rl.core.logging_setup import library_output_once
 
     with library_output_once():
-        found = task_names()
-    print("\n".join(found))
+        found = all_tasks() if every else dict.fromkeys(task_names(), "")
+    for name, command in found.items():
+        print(f"{name}  (not installed: {command})" if command else name)
     print(
         "Gymnasium's own ids with continuous actions are tasks too (Reacher-v5), and any other: package:Id-v0 of a "
         "package that registers it, or module:Name, a class or a function",
@@ -68,7 +74,7 @@ def _check(arguments: argparse.Namespace) -> int:
             print(f"{title}: {line}")
     if report.assumed:
         print("declare a thing by task.declare.NAME=..., or as an attribute of the environment")
-    if report.seen is not None:
+    if report.seen is not None and report.seen.images:
         save_picture(report.seen, arguments.picture)
         print(f"picture: {arguments.picture}, from left to right: {', '.join(report.seen.images)}")
     warned = "; read the warnings first" if report.warnings else ""

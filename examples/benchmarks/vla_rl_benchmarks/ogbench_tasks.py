@@ -1,0 +1,209 @@
+"""OGBench's cube-single and cube-double, drawn by our renderer, with OGBench's own oracle as expert.
+
+Each suite has five tasks: where the cubes start and where they belong. An episode takes one of them, drawn by its seed,
+or always the task with the number ``task``. The places where the cubes belong are in the state, and no picture shows
+them. Actions are OGBench's: three steps of the hand, its turn about the vertical and a step of the gripper.
+"""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.experts.base import CorrelatedNoise, expert_rng
+from sim.rendering import Renderer
+from vla_rl.core.errors import ConfigError
+from vla_rl_benchmarks.scene import SceneEnv, import_suite, numpy_seeded
+
+STEP_M = 0.05
+"""Distance that a motion action of 1 asks of the hand in a step."""
+_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow", "wrist_1", "wrist_2", "wrist_3")
+_CENTER, _SCALE = np.array([0.425, 0.0, 0.0]), 10.0  # how OGBench's observation scales positions
+_HAND_NAMES = (
+    *(f"{joint}_angle" for joint in _JOINTS),
+    *(f"{joint}_speed" for joint in _JOINTS),
+    *("x", "y", "z", "yaw_cos", "yaw_sin", "gripper_closing", "gripper_contact"),
+)
+_HAND_UNITS = (*("rad",) * 6, *("rad/s",) * 6, *("",) * 7)  # OGBench scales positions: 10 is a metre
+_CUBE_NAMES = ("x", "y", "z", "quat_w", "quat_x", "quat_y", "quat_z", "yaw_cos", "yaw_sin")
+_N_HAND = len(_HAND_NAMES)
+
+
+class CubeTaskEnv(SceneEnv):
+    """OGBench's cubes.
+
+    Args:
+        image_size: Height and width of the pictures, pixels.
+        drawn_with: Name of the renderer, see `sim.rendering`.
+        pictures: Whether the policy sees pictures. If not, its state holds the cubes.
+        task: Number of the task, 1 to 5; 0: one of them, drawn by the seed of the episode.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
+    cameras = {"front": "front_pixels"}
+    expert = "vla_rl_benchmarks.ogbench_tasks:CubeOracle"
+    action_kind = ("delta",) * 5
+    gripper_dims = (4,)
+    action_names = ("step_x", "step_y", "step_z", "turn", "gripper_step")
+    action_units = ("",) * 5  # shares of 5 cm, of .3 rad and of the gripper's way
+    kind: ClassVar[str]
+    cubes: ClassVar[int]
+    task_description: ClassVar[str]
+    max_episode_steps: ClassVar[int]
+    expert_steps: ClassVar[int]
+
+    def __init__(self, image_size: int = 64, drawn_with: str = "egl", pictures: bool = True, task: int = 0) -> None:
+        super().__init__(image_size, pictures)
+        if task not in range(6):
+            raise ConfigError(f"task is {task}; expected the number of a task, 1 to 5, or 0 for all of them")
+        self.task = task
+        suite = import_suite("ogbench.manipspace.envs.cube_env", "ogbench")
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (5,), np.float32)
+        self.native = _with_seeded_actions(suite.CubeEnv)(env_type=self.kind, visualize_info=False)
+        self.native.reset(seed=0, options={"task_id": 1})
+        objects = tuple(f"cube_{cube}_{part}" for cube in range(self.cubes) for part in _CUBE_NAMES)
+        goals = tuple(f"goal_{cube}_{axis}" for cube in range(self.cubes) for axis in "xyz")
+        self.state_names = (*_HAND_NAMES, *(() if pictures else objects), *goals)
+        self.state_units = (*_HAND_UNITS, *("",) * (len(self.state_names) - _N_HAND))
+        self.observation_space = self._space(len(self.state_names))
+        self.last_action: NDArray[np.float32] = np.zeros(5, np.float32)
+        if pictures:
+            model = self.native.model
+            meshes = [model.mesh(mesh).name for mesh in range(model.nmesh)]
+            robot = [name for name in meshes if name.startswith("ur5e")]
+            self.renderer = Renderer(drawn_with, model, self.native.data, [*self.cameras.values()], image_size, robot)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        task, inner = self.task or int(self.np_random.integers(1, 6)), int(self.np_random.integers(2**31))
+        self.native.action_space.seed(inner)
+        seen, self.info = self.native.reset(seed=inner, options={"task_id": task})
+        self.last_action = np.zeros(5, np.float32)
+        return self._observe(seen), {"is_success": False, "task": task}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        self.last_action = np.clip(action, -1.0, 1.0).astype(np.float32)
+        seen, _, _, _, self.info = self.native.step(self.last_action.astype(np.float64))
+        success = bool(self.info["success"])
+        return self._observe(seen), float(success), success, False, {"is_success": success}
+
+    def goals(self) -> NDArray[np.float64]:
+        """Where the cubes belong, [cubes, 3] metres."""
+        positions: NDArray[np.float64] = self.native.data.mocap_pos[self.native._cube_target_mocap_ids]
+        return positions
+
+    def _observe(self, seen: NDArray[np.float64]) -> dict[str, Any]:
+        shown = seen[:_N_HAND] if self.with_pictures else seen
+        return self._observation(np.concatenate([shown, ((self.goals() - _CENTER) * _SCALE).ravel()]))
+
+    def _draw(self, camera: str) -> NDArray[np.uint8]:
+        assert self.renderer is not None, "made without pictures"
+        return self.renderer.render(self.native.data, camera)
+
+
+class CubeSingle(CubeTaskEnv):
+    """Carry one cube to its place."""
+
+    kind, cubes = "single", 1
+    task_description = "carry the cube to its place"
+    max_episode_steps, expert_steps = 200, 45
+
+
+class CubeDouble(CubeTaskEnv):
+    """Carry two cubes to their places: next to each other, exchanged or stacked."""
+
+    kind, cubes = "double", 2
+    task_description = "carry the cubes to their places"
+    max_episode_steps, expert_steps = 500, 110
+
+
+def _with_seeded_actions(native_class: Any) -> Any:
+    """OGBench's class with one action space. Its own property makes a new, unseeded one at every look.
+
+    A reset plays two random actions in the goal's scene, which leave traces in the solver's state and in the controls.
+    """
+
+    class Seeded(native_class):
+        action_space = gymnasium.spaces.Box(-1.0, 1.0, (5,), np.float32)
+
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (5,), np.float32)
+
+    return Seeded
+
+
+class CubeOracle:
+    """OGBench's Markov oracle, told which cube to move where. Arguments and methods as in `sim.experts.base.Expert`.
+
+    It takes the cube whose place is free and lowest. If each stands in the place of the other, one is put aside first.
+    """
+
+    metres_per_action = STEP_M
+    _ASIDE = np.array([0.35, 0.0, 0.02])
+
+    def __init__(self, env: Any, action_noise: float = 0.0) -> None:
+        self.env: CubeTaskEnv = env.unwrapped
+        self.action_noise = action_noise
+        self.pace = 1.0
+        self._make = import_suite("ogbench.manipspace.oracles.markov.cube_markov", "ogbench").CubeMarkovOracle
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode: the seed determines the noise and where the hand goes at the end."""
+        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / STEP_M, (3,))
+        self._oracle = self._make(env=self.env.native, min_norm=0.4)
+        with numpy_seeded(seed % 2**32):
+            self._oracle.reset(None, None)
+        self._errand: tuple[int, NDArray[np.float64]] | None = None
+
+    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The clean action (the label) and the one to send, both float32 [5] and within bounds."""
+        cubes, goals = self._cubes(), self.env.goals()
+        if self._errand is None or self._is_done(*self._errand, cubes):
+            self._errand = self._next_errand(cubes, goals)
+        cube, place = self._errand
+        told = {"target_block": cube, "target_block_pos": place, "target_block_yaw": np.zeros(1)}
+        info = self.env.info | {f"privileged/{name}": value for name, value in told.items()}
+        clean = np.clip(self._oracle.select_action(None, info), -1.0, 1.0)
+        clean[:3] *= self.pace
+        sent = clean.copy()
+        sent[:3] = np.clip(sent[:3] + self._noise.draw(), -1.0, 1.0)
+        return clean.astype(np.float32), sent.astype(np.float32)
+
+    def progress(self) -> float:
+        """Share of the cubes that are in their places, 0 to 1."""
+        return float(np.mean(self._in_place(self._cubes(), self.env.goals())))
+
+    def last_sent(self) -> NDArray[np.float64]:
+        """The action of the last step, float64 [5]."""
+        return self.env.last_action.astype(np.float64)
+
+    def _cubes(self) -> NDArray[np.float64]:
+        """Positions of the cubes, [cubes, 3] metres."""
+        return np.stack([self.env.info[f"privileged/block_{cube}_pos"] for cube in range(self.env.cubes)])
+
+    def _is_done(self, cube: int, place: NDArray[np.float64], cubes: NDArray[np.float64]) -> bool:
+        """Whether a cube was put down and the hand has left it upwards."""
+        info = self.env.info
+        high = info["proprio/effector_pos"][2] > cubes[cube, 2] + 0.08
+        return bool(np.linalg.norm(cubes[cube] - place) <= 0.02 and info["proprio/gripper_contact"] < 0.1 and high)
+
+    def _next_errand(self, cubes: NDArray[np.float64], goals: NDArray[np.float64]) -> tuple[int, NDArray[np.float64]]:
+        """The cube to move next, and where to."""
+        open_errands = np.flatnonzero(~self._in_place(cubes, goals))
+        if not len(open_errands):
+            return 0, goals[0]
+        for cube in sorted(open_errands, key=lambda cube: goals[cube, 2]):
+            others = np.delete(cubes, cube, axis=0)
+            beside = np.linalg.norm(others[:, :2] - goals[cube, :2], axis=1) < 0.05
+            if not (beside & (np.abs(others[:, 2] - goals[cube, 2]) < 0.03)).any():
+                return int(cube), goals[cube]
+        return int(open_errands[0]), self._ASIDE
+
+    @staticmethod
+    def _in_place(cubes: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return np.linalg.norm(cubes - goals, axis=1) <= 0.02

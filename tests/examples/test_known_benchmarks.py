@@ -1,0 +1,207 @@
+"""The known benchmarks of examples/benchmarks, and Meta-World's four; skipped where a suite is not installed."""
+
+import contextlib
+import warnings
+
+import numpy as np
+import pytest
+from vla_rl_benchmarks.scene import import_suite, numpy_seeded
+
+import sim
+from robot_io.env_robot import EnvRobot
+from vla_rl.acting.task import episode_limit, make_env
+from vla_rl.acting.task_config import TaskConfig
+from vla_rl.acting.task_names import SUITES, all_tasks, find_task
+from vla_rl.core.config import config_from_dict
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.logging_setup import library_output_once
+
+PACKAGE = "vla_rl_benchmarks"
+TASKS = {
+    f"{PACKAGE}.robosuite_tasks:Lift": ("robosuite", 150),
+    f"{PACKAGE}.robosuite_tasks:PickPlaceCan": ("robosuite", 300),
+    f"{PACKAGE}.robosuite_tasks:NutAssemblySquare": ("robosuite", 400),
+    f"{PACKAGE}.ogbench_tasks:CubeSingle": ("ogbench", 200),
+    f"{PACKAGE}.ogbench_tasks:CubeDouble": ("ogbench", 500),
+    f"{PACKAGE}.aloha_tasks:TransferCube": ("gym_aloha", 400),
+    f"{PACKAGE}.aloha_tasks:Insertion": ("gym_aloha", 400),
+}  # name -> the package of its suite, its time limit
+META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("Assembly", "BoxClose", "CoffeePush", "StickPull")]
+STATE_ONLY = [name for name in TASKS if "aloha" not in name]
+NOISE = 0.003  # of demonstrations
+
+
+@contextlib.contextmanager
+def opened(name, **arguments):
+    """The environment of a task, as a run makes it."""
+    package = TASKS[name][0] if name in TASKS else "metaworld"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pytest.importorskip(package, reason=f"the suite {package} is not installed")
+        with library_output_once():
+            env = make_env(config_from_dict(TaskConfig, {"env": name, "image_size": 32, "kwargs": arguments}))
+        try:
+            yield env
+        except UserError as error:
+            if "EGL does not load" not in str(error):
+                raise
+            pytest.skip(str(error))
+        finally:
+            env.close()
+
+
+def play(env, seed, steps=None, noise=NOISE):
+    """Let the expert play an episode; its outcomes [(reward, terminated, truncated, info)] and last observation."""
+    env.unwrapped.drawing = False
+    expert = sim.make_expert(env, noise)
+    observation, _ = env.reset(seed=seed)
+    expert.reset(seed)
+    outcomes = []
+    while not outcomes or not (outcomes[-1][1] or outcomes[-1][2] or len(outcomes) == steps):
+        observation, *outcome = env.step(expert.act()[1])
+        outcomes.append(outcome)
+    return outcomes, observation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*TASKS, *META_WORLD])
+def test_the_expert_solves_most_starts(name):
+    with opened(name) as env:
+        solved = [play(env, seed)[0][-1][3]["is_success"] for seed in range(10)]
+    assert sum(solved) >= (9 if name in TASKS else 7)  # Meta-World's own scripts fail more often
+
+
+@pytest.mark.parametrize("name", [*TASKS, *META_WORLD])
+def test_only_success_is_rewarded_and_it_ends_the_episode(name):
+    with opened(name) as env:
+        outcomes, _ = play(env, seed=4, noise=0.0)
+    rewards, terminated, truncated, infos = zip(*outcomes, strict=True)
+    assert rewards[-1] == 1.0
+    assert not any(rewards[:-1])
+    assert terminated[-1]
+    assert not any(terminated[:-1])
+    assert not any(truncated)
+    assert infos[-1]["is_success"] is True
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_seed_fixes_every_bit_whatever_else_is_drawn(name):
+    def episode(env, beside=None):
+        observation, _ = env.reset(seed=7)
+        rng, seen = np.random.default_rng(0), [observation]
+        for _ in range(12):
+            np.random.random(3)  # noqa: NPY002 - somebody else draws
+            if beside is not None:
+                beside.step(beside.action_space.sample())
+            action = np.clip(rng.normal(0, 0.3, env.action_space.shape), -1, 1).astype(np.float32)
+            seen.append(env.step(action)[0])
+        return seen
+
+    with opened(name) as env, opened(name) as other:
+        first = episode(env)
+        play(env, seed=1, steps=20)
+        env.unwrapped.drawing = True
+        other.reset(seed=3)
+        np.random.seed(99)  # noqa: NPY002
+        before = np.random.get_state()[1].copy()  # noqa: NPY002
+        env.reset(seed=7)
+        assert (np.random.get_state()[1] == before).all(), "a reset moved numpy's global state"  # noqa: NPY002
+        again = episode(env, beside=other)
+    for one, two in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one["agent_pos"], two["agent_pos"])
+        for camera, picture in one["pixels"].items():
+            np.testing.assert_array_equal(picture, two["pixels"][camera])
+    assert (first[0]["agent_pos"] != first[-1]["agent_pos"]).any()
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_pictures_show_the_scene_and_are_drawn_on_demand(name):
+    with opened(name) as env:
+        observation, _ = env.reset(seed=0)
+        assert env.observation_space.contains(observation)
+        for picture in observation["pixels"].values():
+            assert picture.shape == (32, 32, 3)
+            assert picture.max() > 60
+            assert picture.std() > 5
+        env.unwrapped.drawing = False
+        for _ in range(5):
+            later, *_ = env.step(env.action_space.low)
+        drawn = env.unwrapped.draw_now()
+        assert all((later["pixels"][camera] == observation["pixels"][camera]).all() for camera in drawn)
+        assert any((later["pixels"][camera] != drawn[camera]).any() for camera in drawn)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_robot_knows_names_units_limit_and_kinds(name):
+    with opened(name) as env:
+        robot = EnvRobot(env, image_size=32)
+        assert len(robot.state_dimensions.names) == robot.reader.state_dim == len(env.unwrapped.state_units)
+        assert len(robot.action_dimensions.names) == robot.actions.size == len(env.unwrapped.action_units)
+        assert robot.draws_on_demand
+        assert episode_limit(env) == TASKS[name][1]
+        assert robot.task == env.unwrapped.task_description
+
+
+def test_a_start_without_success_ends_at_the_limit():
+    with opened(f"{PACKAGE}.ogbench_tasks:CubeSingle", pictures=False) as env:
+        env.reset(seed=0)
+        ends = [env.step(np.zeros(5, np.float32))[2:4] for _ in range(200)]
+    assert ends == [(False, False)] * 199 + [(False, True)]
+
+
+@pytest.mark.parametrize("name", STATE_ONLY)
+def test_without_pictures_the_state_holds_the_objects(name):
+    with opened(name, pictures=False) as env, opened(name) as seeing:
+        robot = EnvRobot(env, image_size=32)
+        robot.reset(seed=1)
+        assert robot.read().images == {}
+        assert robot.reader.state_dim > EnvRobot(seeing, image_size=32).reader.state_dim
+        names = env.unwrapped.state_names
+        objects = [index for index, name in enumerate(names) if name.startswith(("object", "to_object", "cube"))]
+        places = [index for index in objects if names[index].endswith(("_x", "_y")) and "quat" not in names[index]]
+        starts = [env.reset(seed=seed)[0]["agent_pos"] for seed in range(5)]
+        assert (np.ptp(starts, axis=0)[places] > 0.001).all()
+
+
+@pytest.mark.parametrize("task", range(1, 6))
+def test_each_of_ogbenchs_tasks_can_be_chosen(task):
+    with opened(f"{PACKAGE}.ogbench_tasks:CubeDouble", pictures=False, task=task) as env:
+        assert {env.reset(seed=seed)[1]["task"] for seed in range(3)} == {task}
+        outcomes, _ = play(env, seed=0)
+    assert outcomes[-1][3]["is_success"]
+
+
+def test_ogbench_refuses_a_task_that_does_not_exist():
+    pytest.importorskip("ogbench")
+    with pytest.raises(ConfigError, match="task is 6"), opened(f"{PACKAGE}.ogbench_tasks:CubeSingle", task=6):
+        pass
+
+
+def test_seeding_restores_numpys_global_state():
+    np.random.seed(5)  # noqa: NPY002
+    expected = np.random.random(4)  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    np.random.random()  # noqa: NPY002
+    with numpy_seeded(1):
+        np.random.random(100)  # noqa: NPY002
+    np.testing.assert_array_equal(np.random.random(3), expected[1:])  # noqa: NPY002
+
+
+def test_missing_suites_say_how_to_install_them():
+    with pytest.raises(UserError, match=r"'no_such_suite'.*examples/benchmarks\[robosuite\]"):
+        import_suite("no_such_suite", "robosuite")
+
+
+def test_known_tasks_are_listed_with_what_to_install(monkeypatch):
+    monkeypatch.setattr("vla_rl.acting.task_names.find_spec", lambda module: None)
+    listed = all_tasks()
+    assert "examples/benchmarks[robosuite]" in listed["robosuite/PickPlaceCan-v0"]
+    assert "vla-rl[benchmarks]" in listed["vla_rl/MetaWorldBoxClose-v0"]
+    assert listed["vla_rl/PegInsert-v0"] == ""
+    assert {name for suite in SUITES for name in suite.tasks if "*" not in name} <= set(listed)
+
+
+def test_a_known_task_that_is_not_installed_names_the_command(monkeypatch):
+    monkeypatch.setattr("vla_rl.acting.task_names.names", lambda group: ())
+    with pytest.raises(ConfigError, match=r"not installed: uv pip install -e 'examples/benchmarks\[ogbench\]'"):
+        find_task("ogbench/CubeSingle-v0")

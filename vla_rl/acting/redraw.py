@@ -72,7 +72,8 @@ class Redrawer:
             self._robots[env_id, size_px] = None
             robot = open_robot(replace(self._task, image_size=size_px), env_id)
             # What cannot leave pictures out cannot draw them when asked either.
-            if robot.reader.size == (size_px, size_px) and hasattr(robot.env.unwrapped, "draw_now"):
+            draws = bool(robot.reader.camera_names) and hasattr(robot.env.unwrapped, "draw_now")
+            if draws and robot.reader.size == (size_px, size_px):
                 self._robots[env_id, size_px] = robot
             else:
                 robot.close()

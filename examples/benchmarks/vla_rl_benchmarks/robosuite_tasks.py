@@ -30,7 +30,7 @@ class RobosuiteEnv(SceneEnv):
     Args:
         image_size: Height and width of the pictures, pixels.
         drawn_with: Name of the renderer, see `sim.rendering`. The camera on the hand lies inside a mesh, for which the
-            ray caster takes 15 times as long as EGL. (Runs set an argument called ``renderer`` to the ray caster.)
+            ray caster takes 13 to 22 times as long as EGL. (Runs set an argument ``renderer`` to the ray caster.)
         pictures: Whether the policy sees pictures. If not, its state holds the object.
     """
 

@@ -21,9 +21,9 @@ BROUGHT_BY = {
     "indicator": "set policy.indicator=true, with policy.kind=flow_vla, before supervised training",
     "guidance": "a flow policy, such as policy.kind=flow_vla",
     "gradient": "a flow policy in torch, such as policy.kind=flow_vla",
-    "prefix": "a policy trained with policy.prefix_max",
-    "xiaomi_prefix": "a policy trained with policy.prefix_max and policy.prefix_law=xiaomi",
-    "future_state": "a policy trained with policy.future_state_max",
+    "prefix": "train the policy with policy.prefix_max=6",
+    "xiaomi_prefix": "train the policy with policy.prefix_max=6 and policy.prefix_law=xiaomi",
+    "future_state": "train the policy with policy.future_state_max=8",
     "corrector": "a residual head, trained for this very version: vla-rl corrector RUN; practice and watched folders "
     "bring new versions",
     "target_actions": "a policy whose actions are targets, none of them steps (delta_dims)",

@@ -80,8 +80,8 @@ def test_a_prefix_is_preferred_to_guidance(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("training_time_prefix", "a policy trained with policy.prefix_max"),
-        ("vlash", "a policy trained with policy.future_state_max"),
+        ("training_time_prefix", "train the policy with policy.prefix_max=6"),
+        ("vlash", "train the policy with policy.future_state_max=8"),
     ],
 )
 def test_a_capability_that_is_missing_is_refused(tmp_path: Path, name: str, message: str) -> None:

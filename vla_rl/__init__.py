@@ -1,7 +1,7 @@
 """vla-rl: robots that act in action chunks without waiting for their policy, and learn from every episode.
 
-This package imports nothing heavy: the computer on a robot runs ``core``, ``execution``, ``robot_io`` and
-``deploy_trt.runtime`` without torch. Imported after Gymnasium, it registers its tasks there.
+Importing this package loads nothing heavy: the computer on a robot runs ``core``, ``execution``, ``robot_io`` and
+``deploy_trt.runtime`` without torch. If Gymnasium was imported before, the import registers our tasks there.
 """
 
 import importlib
@@ -35,13 +35,13 @@ _PUBLIC = {
     "Subscriber": "vla_rl.core.protocols",
     "UserError": "vla_rl.core.errors",
 }
-"""Public name -> the module where it is; imported when it is first used."""
+"""Public name -> its module, which is imported on first use."""
 
 __all__ = [*_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is used first, or read ``__version__`` of the installed package."""
+    """Import a public name on first use, or read ``__version__`` of the installed package."""
     if name in _PUBLIC:
         value = getattr(importlib.import_module(_PUBLIC[name]), name)
         globals()[name] = value

@@ -1,7 +1,7 @@
-"""The public functions and objects of the package; `import vla_rl as vla` finds each of them on first use.
+"""The public functions of the package; `import vla_rl as vla` imports each of them on first use.
 
-A policy is the object or its folder; a run folder stands for its newest policy. An environment is what `make_env`
-returns, or the name of a task.
+Wherever a function takes a policy, the caller gives the object or its folder. A run folder stands for its newest
+policy. Wherever a function takes an environment, the caller gives the result of `make_env` or the name of a task.
 """
 
 import functools
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
     from vla_rl.training.config import RunConfig
 
-_ATTEMPTS = 20  # seeds that a demonstration is tried with
+_ATTEMPTS = 20  # seeds per demonstration before the expert counts as failing
 
 
 def collect_demonstrations(
@@ -47,19 +47,22 @@ def collect_demonstrations(
     seed: int = 0,
     out: str | Path | None = None,
 ) -> EpisodeStore:
-    """Record demonstrations of an expert until the given number of episodes has succeeded.
+    """Record demonstrations until an expert has succeeded in the given number of episodes.
 
     Args:
-        env: The task.
+        env: Task to demonstrate.
         episodes: Number of successful episodes.
-        expert: Function of the unwrapped Gymnasium environment that returns the action to send, [A]; None: the expert
-            that the environment's class declares.
-        seed: 0 to 999; of the starts.
-        out: Folder of the episode store; episodes that it has already are kept. None: one that lasts until the process
-            ends.
+        expert: Function of the unwrapped Gymnasium environment that returns the action to send, float32 [A]. Default:
+            the expert that the environment's class declares.
+        seed: Seed of the start states, 0 to 999.
+        out: Folder of the episode store. Episodes already in it are kept. Default: a temporary folder, deleted when
+            the process ends.
+
+    Returns:
+        Store with the demonstrations, ``demo-00000`` and so on.
 
     Raises:
-        UserError: If the task has no expert, or the expert fails 20 times in a row.
+        UserError: If the task has no expert, the expert fails 20 times in a row, or the store holds another task.
 
     Example:
         >>> demos = collect_demonstrations(env, episodes=2, expert=lambda dot: dot.goal)
@@ -95,19 +98,20 @@ def train(
     """Train a policy in place on episodes alone, without a simulator.
 
     Args:
-        policy: What to train; its weights are replaced at the end. A critic and a residual that acted with it are
-            dropped, since they know its old weights.
-        data: Episodes: one store or path, or several.
-        algorithm: ``sft`` clones everything; ``habc`` weighs steps by its critics; a name of ``vla_rl.algorithms``.
-        steps: Gradient steps.
-        out: Run folder, from which an interrupted training goes on; None: a temporary one.
+        policy: Policy to train. Training replaces its weights at the end. It drops the policy's critic and residual,
+            which were trained for the old weights.
+        data: One or several sources of episodes: stores, or paths of stores, runs, LeRobotDatasets or ROS 2 bags.
+        algorithm: Name of an entry point of ``vla_rl.algorithms``. ``sft`` imitates demonstrations only, ``bc``
+            imitates every step, and ``habc`` weights steps by its critics.
+        steps: Number of gradient steps.
+        out: Run folder, from which an interrupted training continues. Default: a temporary folder.
         settings: Changes to the config, such as ``{"learning.actor.batch_size": 64}``.
 
     Returns:
-        What the learner logged last.
+        Last logged value of each metric of the learner.
 
     Raises:
-        UserError: If the episodes do not fit the policy, or a setting is wrong.
+        UserError: If the episodes do not fit the policy, a setting is wrong, or ``out`` holds another run.
 
     Example:
         >>> train(policy, demos, algorithm="sft", steps=2, settings={"learning.actor.batch_size": 8})
@@ -156,22 +160,26 @@ def evaluate(
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Outcomes:
-    """Measure how often a policy succeeds on held-out seeds.
+    """Evaluate a policy on held-out seeds.
 
     Args:
-        policy: Any policy: a model, a folder, or an object with ``reset(seed)`` and ``infer(observation, committed)``.
-        env: The task.
-        episodes: Number of held-out seeds; they are the same in every call and never met in training.
-        seeds: Other reset seeds; ``episodes`` is then their number.
-        strategy: Name of an execution strategy; None: that of the policy's run, else ``sync``.
-        latency: Of inference, in virtual time: ticks, or a section of `vla_rl.execution.virtual.LatencyConfig`.
-        render: Keep every picture, for `Outcomes.film`.
-        out: Episode store that keeps the episodes; those of the same policy and settings are not played again. None:
-            one that lasts until the process ends.
+        policy: A model, a folder, or any object with ``reset(seed)`` and ``infer(observation, committed)``.
+        env: Task of the evaluation.
+        episodes: Number of held-out seeds. Every call uses the same seeds, and training never uses them.
+        seeds: Reset seeds that replace the held-out seeds. ``episodes`` is then ignored.
+        strategy: Name of an execution strategy. Default: the strategy of the policy's run, else ``sync``.
+        latency: Simulated inference latency: a number of ticks, or the fields of
+            `vla_rl.execution.virtual.LatencyConfig`.
+        render: Whether to keep the images of every step, for `Outcomes.film`.
+        out: Episode store. The evaluation reuses its episodes of the same policy and settings. Default: a temporary
+            folder, deleted when the process ends.
         settings: Further changes to the config of a run, such as ``{"execution.execute_ticks": 4, "workers": 2}``.
 
+    Returns:
+        Success and length (in steps) of each episode, with the success rate and its 95 % Wilson interval.
+
     Raises:
-        UserError: If the policy does not fit the task, or a setting is wrong.
+        UserError: If the policy does not fit the task, a seed is given twice, or a setting is wrong.
 
     Example:
         >>> print("success", evaluate("runs/dot", env, episodes=4))
@@ -230,28 +238,29 @@ def rollout(
     out: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[bool | None]:
-    """Let a policy act on a robot, behind the safety gate.
+    """Run a policy on a robot, behind the safety gate.
 
     Args:
         policy: A trained policy, its folder, a run folder or a deployment.
         robot: Name of an entry point of ``vla_rl.robots`` (``mock``, ``sim``, ``lerobot``, ``ros2``) or
             ``module:function``.
-        episodes: Attempts.
-        realtime: Absolute deadlines and inference in a process of its own, instead of a virtual clock.
-        strategy: Name of an execution strategy; None: with ``realtime`` the best that the policy supports, else that of
-            its run.
+        episodes: Number of attempts.
+        realtime: Whether the control loop keeps absolute deadlines, with inference in its own process. Otherwise, the
+            loop runs on a virtual clock.
+        strategy: Name of an execution strategy. Default: with ``realtime`` the best one that the policy supports, else
+            the strategy of its run.
         limits: YAML file with the limits of the gate.
-        takeover: The robot's teleoperator or supervisor may take over.
-        unattended: A real robot does not wait for a person before each attempt.
-        seed: Of the first attempt; the next one has the next seed.
-        out: Episode store to add to; None: the episodes are dropped.
+        takeover: Whether the robot's teleoperator or supervisor may take over.
+        unattended: Whether a real robot starts an attempt without waiting for a person.
+        seed: Seed of the first attempt. Each further attempt has the next seed.
+        out: Episode store to add to. Default: the episodes are not kept.
         settings: Changes to `vla_rl.acting.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
 
     Returns:
-        Outcome of each attempt, None where it was not judged.
+        Success of each attempt, None for an attempt without an outcome.
 
     Raises:
-        UserError: If policy, robot and settings do not fit, or a real robot was stopped and has to be looked at.
+        UserError: If policy, robot and settings do not fit each other, or a real robot was stopped and needs a person.
 
     Example:
         >>> rollout("runs/dot", "mock", settings={"robot.duration_s": 0.5})
@@ -281,15 +290,15 @@ def rollout(
 
 
 def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16", "bf16"] = "fp32") -> Path:
-    """Export a policy, with its critic and residual, for a robot's computer, where ONNX Runtime or TensorRT runs it.
+    """Export a policy, with its critic and residual, to run on ONNX Runtime or TensorRT without torch.
 
     Args:
         policy: A trained policy or its folder.
         out: Deployment folder to write.
-        precision: Of weights and activations.
+        precision: Precision of weights and activations.
 
     Returns:
-        The deployment folder, for `load_policy` and ``vla-rl rollout``.
+        Path of the deployment folder, for `load_policy` and ``vla-rl rollout``.
 
     Raises:
         UserError: If the policy cannot be exported.

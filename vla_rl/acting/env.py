@@ -1,4 +1,4 @@
-"""A task as an object that policies act on."""
+"""A task as an object in which policies act."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Env:
-    """A task that policies act on; `make_env` makes it.
+    """Hold a task in which policies act; `make_env` makes it.
 
     Attributes:
-        task: Everything that decides it, so that other processes can make it too.
+        task: Complete description of the task. Other processes make the same environment from it.
     """
 
     def __init__(self, task: TaskConfig) -> None:
@@ -27,7 +27,7 @@ class Env:
 
     @functools.cached_property
     def simulator(self) -> "SimulatorSetup":
-        """The environment as a robot with its safety gate."""
+        """Environment as a robot, with its safety gate."""
         from robot_io.gate import GateConfig
         from vla_rl.acting.task import SimulatorSetup
 
@@ -35,26 +35,33 @@ class Env:
 
     @property
     def gym(self) -> Any:
-        """The `gymnasium.Env` itself."""
+        """The wrapped `gymnasium.Env`."""
         return self.simulator.robot.env
 
     @property
     def spec(self) -> PolicySpec:
-        """The interface of a policy for this task."""
+        """Interface of a policy for this task: cameras, sizes, control rate."""
         return self.simulator.spec()
 
     def reset(self, seed: int = 0) -> Observation:
-        """Begin an episode and return its first observation."""
+        """Begin an episode.
+
+        Args:
+            seed: Reset seed of the environment.
+
+        Returns:
+            First observation: images uint8 [H, W, 3] by camera, state float32 [S], task sentence.
+        """
         self.simulator.robot.reset(seed)
         self._observed = True
         return self.observe()
 
     def observe(self) -> Observation:
-        """Return the newest observation; the first call begins an episode."""
+        """Return the newest observation. The first call begins an episode with seed 0."""
         return self.simulator.robot.read() if self._observed else self.reset()
 
     def close(self) -> None:
-        """Close the environment."""
+        """Close the environment. The next use opens it again."""
         if "simulator" in self.__dict__:
             self.simulator.robot.close()
             del self.__dict__["simulator"]
@@ -73,18 +80,23 @@ def make_env(
     declare: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Env:
-    """Make an environment that policies can act on.
+    """Make an environment in which policies can act.
 
     Args:
-        task: Name of a task, id of a Gymnasium environment, ``module:Name``, or a class or function that makes one.
-        difficulty: 0 (easy) to 1 (hard), for environments that take a difficulty.
-        image_size: Height and width of the cameras, pixels.
+        task: Name of a task, id of a Gymnasium environment, ``module:Name``, or a class or function that makes an
+            environment.
+        difficulty: Difficulty from 0 (easy) to 1 (hard), for environments that take one.
+        image_size: Height and width of the camera images, pixels. Larger images of other environments are resized.
         renderer: ``raycast``, ``egl`` or ``auto``, for environments that take a renderer.
-        declare: What the environment does not report itself, see `robot_io.env_interface.EnvDeclaration`.
+        declare: Properties that the environment does not report itself, see `robot_io.env_interface.EnvDeclaration`.
         arguments: Further arguments of the environment.
 
+    Returns:
+        Environment, already checked once.
+
     Raises:
-        UserError: For an unknown task, or arguments that it does not take.
+        UserError: If the task is unknown or does not take these arguments, or the class or function is not at the top
+            of a module.
 
     Example:
         >>> env = make_env("vla_rl/PegInsert-v0", difficulty=0.4)
@@ -107,5 +119,5 @@ def make_env(
 
 
 def as_env(env: Env | str) -> Env:
-    """Return the environment, made if it is only named."""
+    """Return the environment; make it if only its name is given."""
     return make_env(env) if isinstance(env, str) else env

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
 
 type AnyPolicy = TrainablePolicy | Policy | str | Path
-"""A policy, or where it is."""
+"""A policy, or its folder."""
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
 
 
@@ -118,14 +118,17 @@ def _prefix_ticks(trained: Mapping[str, Any]) -> int:
 
 
 def load_policy(source: str | Path, version: int | None = None) -> Policy:
-    """Load a policy, with the critic and the residual that act with it.
+    """Load a policy, with its critic and residual.
 
     Args:
         source: Policy folder, run folder or deployment.
-        version: Of the policy in a run folder; None: the newest.
+        version: Version of the policy in a run folder. Default: the newest.
+
+    Returns:
+        Policy whose ``infer(observation)`` plans a chunk, float32 [H, A].
 
     Raises:
-        UserError: If there is none, or it is damaged.
+        UserError: If the folder holds no such policy, or the policy is damaged.
 
     Example:
         >>> policy = load_policy("runs/dot")

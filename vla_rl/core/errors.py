@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one clear line that says what was found, what was expected and what to do."""
+"""Errors that a user can fix: one clear line with what was found, what was expected and what to do."""
 
 import difflib
 import sysconfig
@@ -8,8 +8,9 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """Bad input or a bad surrounding (config, name, file, disk). The command line prints it on one line and exits
-    with code 2.
+    """Report bad input or a bad environment (config, name, file, disk).
+
+    The command line prints the message on one line and exits with code 2.
 
     Example:
         >>> try:

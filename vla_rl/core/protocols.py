@@ -190,8 +190,9 @@ class Gate(Protocol):
 
 
 class Subscriber(Protocol):
-    """Recorders, displays and metric sinks: they get every step, episode and record of metrics. A subclass implements
-    what it needs; the rest does nothing.
+    """Receive steps, episodes and metrics, as recorders, displays and metric sinks do.
+
+    A subclass implements the methods that it needs. The others do nothing.
 
     Example:
         >>> class Losses(Subscriber):
@@ -203,10 +204,13 @@ class Subscriber(Protocol):
     """
 
     def on_step(self, step: Step) -> None:
+        """Receive one tick of an episode."""
         del step
 
     def on_episode(self, episode: Episode) -> None:
+        """Receive a finished episode."""
         del episode
 
     def on_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """Receive one record of metrics, by name."""
         del metrics

@@ -84,14 +84,18 @@ def as_store(source: Path, staging: Path, mapping: DataMapping) -> EpisodeStore:
 
 
 def load_episodes(source: str | Path, out: str | Path | None = None) -> EpisodeStore:
-    """Open episodes: a store, a run folder, a LeRobotDataset or a ROS 2 bag.
+    """Load episodes from a store, a run folder, a LeRobotDataset or a ROS 2 bag.
 
     Args:
-        source: Path of either.
-        out: Folder of the store that a dataset or a bag becomes; None: one that lasts until the process ends.
+        source: Path of the episodes.
+        out: Folder of the store to which a dataset or a bag is converted. Default: a temporary folder, deleted when
+            the process ends.
+
+    Returns:
+        Store of the episodes: the source itself, if it is a store or a run.
 
     Raises:
-        UserError: If there are no episodes, or they cannot be read.
+        UserError: If the path holds no episodes, or they cannot be read.
 
     Example:
         >>> demos = load_episodes("datasets/dot")
@@ -102,7 +106,7 @@ def load_episodes(source: str | Path, out: str | Path | None = None) -> EpisodeS
 
 
 def lasting_folder() -> Path:
-    """Return a folder that lasts until the process ends."""
+    """Return a temporary folder, deleted when the process ends."""
     path = Path(tempfile.mkdtemp(prefix="vla_rl_"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path / "episodes"

@@ -53,16 +53,16 @@ _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class EpisodeStore(Editable):
-    """A folder of episodes.
+    """Store episodes in a folder, and read them: by id, by iteration, with ``len`` and ``in``.
 
-    Episodes of any environment, camera set and size may stand side by side; readers pick the ones that fit.
+    One store may hold episodes of different environments and cameras. Readers select the episodes that fit.
 
     Args:
-        path: the folder.
-        create: make the folder if it does not exist; with False that is an error.
+        path: Folder of the store.
+        create: Whether to make a missing store. If False, a missing store is an error.
 
     Raises:
-        StoreError: for a missing store, one of another schema version, or a folder that cannot be written.
+        StoreError: If the store is missing, has another schema version, or cannot be written.
 
     Example:
         >>> store = EpisodeStore(Path("datasets/dot"), create=False)
@@ -91,12 +91,15 @@ class EpisodeStore(Editable):
     def add(self, episode: Episode) -> None:
         """Save an episode.
 
-        When this returns, the episode survives a crash of the process or the machine; when it raises, nothing changed.
+        After the call returns, the episode survives a crash of the process or the machine. If the call raises, the
+        store is unchanged.
+
+        Args:
+            episode: Episode with a new id.
 
         Raises:
-            UserError: for an episode that is not valid.
-            StoreError: for an id that is taken or cannot be a file name, labels or columns that cannot be stored, or a
-                disk that is full.
+            UserError: If the episode is not valid.
+            StoreError: If the id is taken or is no file name, a label or column cannot be stored, or the disk is full.
         """
         file = self._file(episode.episode_id)
         storable_columns(episode)
@@ -118,7 +121,14 @@ class EpisodeStore(Editable):
             raise StoreError(f"cannot save episode {episode.episode_id!r} in {self.path}: {reason}") from error
 
     def ids(self, left_out: bool = False) -> list[str]:
-        """Return the ids of all episodes, sorted; with ``left_out`` also of those that an edit leaves out."""
+        """Return the sorted ids of all episodes.
+
+        Args:
+            left_out: Whether to include the episodes that an edit leaves out.
+
+        Raises:
+            StoreError: If the folder cannot be listed.
+        """
         try:
             names = [name.removesuffix(SUFFIX) for name in os.listdir(self.episodes_dir) if name.endswith(SUFFIX)]
         except OSError as error:
@@ -130,9 +140,9 @@ class EpisodeStore(Editable):
         return [name for name in names if name not in gone]
 
     def stamps(self) -> dict[str, FileStamp]:
-        """Return id -> stamps of the file and of the edit of each listed episode.
+        """Return the file stamps of each listed episode and of its edit, by id.
 
-        Another stamp means another episode under that id, or another edit.
+        A different stamp means a different episode under this id, or a different edit.
         """
         changed = self.edits.names()
         stamps = {}
@@ -143,14 +153,30 @@ class EpisodeStore(Editable):
         return stamps
 
     def read(self, episode_id: str) -> Episode:
-        """Return the whole episode with its edits. Raises StoreError if it is missing or damaged.
+        """Read an episode, with its edits applied.
 
-        An episode that an edit leaves out is not listed, but can be read by its id.
+        `ids` does not list an episode that an edit leaves out, but this method reads it.
+
+        Args:
+            episode_id: Id of the episode.
+
+        Returns:
+            Episode as columns of T steps: ``state`` float32 [T, S], ``action_sent`` float32 [T, A], ``images`` uint8
+            [T, H, W, 3] by camera.
+
+        Raises:
+            StoreError: If the episode is missing or damaged.
         """
         return edited(read_file(self._file(episode_id)), self.changes(episode_id))
 
     def read_header(self, episode_id: str) -> EpisodeHeader:
-        """Return what is known of the episode without its columns, with its edits; the digest is that of the recording.
+        """Read an episode's header (length, outcome, task, cameras), with its edits applied.
+
+        Args:
+            episode_id: Id of the episode.
+
+        Returns:
+            Header. Its digest is that of the recording, without edits.
 
         Raises:
             StoreError: If the episode or its edit is missing or damaged.
@@ -163,30 +189,39 @@ class EpisodeStore(Editable):
         return replace(header, length=len(source), human_steps=int(np.count_nonzero(source == Source.HUMAN)))
 
     def recorded(self, episode_id: str) -> Episode:
-        """Return the whole episode as it was recorded, without its edits. Raises as `read`."""
+        """Read an episode as it was recorded, without its edits. Raises as `read`."""
         return read_file(self._file(episode_id))
 
     def recording(self, name: str) -> Recording:
-        """Return digest, length and labels of an episode as it was recorded. Raises StoreError if it is damaged."""
+        """Read digest, length and labels of an episode as it was recorded. Raises StoreError if it is damaged."""
         header = read_file_header(self._file(name))
         values = Changes(left_out=False, trim=(0, header.length), success=header.success, task=header.task)
         return Recording(header.digest, header.length, values, f"episode {name!r}")
 
     def edited_values(self, episode_id: str) -> Changes:
-        """Return all that an edit can change, as it is now. Raises as `changes`."""
+        """Return the current value of everything that an edit can change. Raises as `changes`."""
         return {**self.recording(episode_id).values, **self.changes(episode_id)}
 
     def label(self, episode_id: str, success: bool | None) -> None:
-        """Give an episode an outcome after the fact; None: not known after all. Raises as `edit`."""
+        """Set the outcome of an episode. The label is an edit; the recording stays. Raises as `edit`.
+
+        Args:
+            episode_id: Id of the episode.
+            success: Outcome; None: unknown.
+        """
         self.edit(episode_id, success=success)
 
     def move(self, episode_id: str, to: Self) -> None:
-        """Hand an episode with its edits over to another store of the same file system.
+        """Move an episode, with its edits, to another store on the same file system.
 
-        At any moment exactly one of them has it.
+        At any moment exactly one of the two stores has the episode.
+
+        Args:
+            episode_id: Id of the episode.
+            to: Store that receives the episode.
 
         Raises:
-            StoreError: If it cannot be moved.
+            StoreError: If the episode cannot be moved.
         """
         log = self.edits.read(episode_id)
         try:
@@ -208,7 +243,14 @@ class EpisodeStore(Editable):
         return map(self.read, self.ids())
 
     def summary(self) -> tuple[PolicySpec, Statistics]:
-        """Return the interface of a policy for the robot of these episodes, and their statistics."""
+        """Summarize the episodes for a new policy.
+
+        Returns:
+            Interface of a policy for their robot, and their normalization statistics.
+
+        Raises:
+            UserError: If the episodes cannot share a policy.
+        """
         from vla_rl.data.statistics import summarize
 
         return summarize(self)
@@ -219,10 +261,10 @@ class EpisodeStore(Editable):
 
 
 def add_new(store: EpisodeStore, episodes: Iterable[Episode]) -> list[str]:
-    """Add episodes that came from elsewhere, so that an import can be repeated.
+    """Add episodes from another source; a repeated call adds nothing.
 
-    An episode that the store already has, with the same content, is left out. Another one under a taken id gets the
-    first free id that ends in ``.2``, ``.3`` ...
+    The function skips an episode that the store already has with the same content. A different episode under a taken
+    id gets the first free id that ends in ``.2``, ``.3`` ...
 
     Returns:
         Ids of the episodes that were added.

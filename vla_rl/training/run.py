@@ -1,4 +1,4 @@
-"""A run folder as an object: practice that goes on where it stands, and all that a run holds."""
+"""A run folder as an object: practice that can be resumed, and the results that a run holds."""
 
 import html
 import json
@@ -27,22 +27,22 @@ logger = logging.getLogger(__name__)
 
 
 class Practice:
-    """Practice in rounds: the policy acts, learns from how its episodes end, and is evaluated on held-out seeds.
+    """Practice in rounds: the policy acts, is trained on the outcomes, and is evaluated on held-out seeds.
 
-    All of it lives in a run folder. Made again with the same arguments, it goes on where the folder stands.
+    The run folder holds the whole state. A new object with the same arguments continues the run.
 
     Args:
-        policy: The policy to begin with.
-        env: The task.
-        algorithm: What makes the next policy of a round's episodes; a name of ``vla_rl.algorithms``.
-        episodes_per_round: Practice episodes of a round.
-        demonstrations: Episodes that the learner keeps using, such as those that the policy was trained on.
-        out: The run folder.
+        policy: Initial policy.
+        env: Task to practice.
+        algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
+        episodes_per_round: Number of practice episodes per round.
+        demonstrations: Episodes that stay in the training data, such as those that the policy was trained on.
+        out: Run folder.
         settings: Changes to the preset ``alone``, such as ``{"workers": 2, "budget.evaluation_episodes": 200}``.
-        subscribers: Get every metric; see `vla_rl.core.protocols.Subscriber`.
+        subscribers: Receivers of every metric and of sample episodes; see `vla_rl.core.protocols.Subscriber`.
 
     Raises:
-        UserError: If the folder holds another run, or the policy, task and settings do not fit each other.
+        UserError: If the folder holds another run, or policy, task and settings do not fit each other.
 
     Example:
         >>> brief = {"budget.steps_per_round": 2, "budget.evaluation_episodes": 2}
@@ -99,7 +99,7 @@ class Practice:
                 self._begin(start, store)
 
     def _begin(self, start: Path, store: EpisodeStore | None) -> None:
-        """Copy what practice begins with, the policy last; what a killed process had copied stays."""
+        """Copy the demonstrations, then the initial policy. Copies of a killed process stay."""
         if self.folder.policy_exists(0):
             if _weights(start) != _weights(self.folder.policy(0)):
                 logger.warning("%s goes on with its own policy, which is not the one given", self.folder.path)
@@ -109,9 +109,15 @@ class Practice:
         self.folder.keep_policy(0, start)
 
     def rounds(self, count: int) -> Iterator[RoundResult]:
-        """Yield the result of each round up to the number ``count``: those that the folder has, then new ones.
+        """Yield the result of each round: first the rounds in the folder, then new ones.
 
-        Interrupted, it loses at most the gradient steps since the last checkpoint.
+        An interruption loses at most the gradient steps since the last checkpoint.
+
+        Args:
+            count: Number of the last round, counted from the start of the run.
+
+        Yields:
+            Result of each round: the new policy, its evaluation and its metrics.
         """
         from vla_rl.training.practice import run_practice
 
@@ -128,11 +134,11 @@ class Practice:
 
 
 class Run:
-    """What a run folder holds; `open_run` opens it.
+    """Read the contents of a run folder; `open_run` opens it.
 
     Attributes:
-        path: The folder.
-        config: Of the run.
+        path: Run folder.
+        config: Config of the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -143,31 +149,31 @@ class Run:
 
     @property
     def policies(self) -> dict[int, Path]:
-        """Version -> folder of each policy."""
+        """Folder of each policy, by version."""
         return {version: self._folder.policy(version) for version in self._folder.policy_versions()}
 
     def policy(self, version: int | None = None) -> Policy:
-        """Load a policy; None: the newest."""
+        """Load a policy of the run. Default: the newest version."""
         return load_policy(self.path, version)
 
     @property
     def env(self) -> Env:
-        """The task, made anew."""
+        """New environment of the run's task."""
         return Env(self.config.task)
 
     @property
     def episodes(self) -> EpisodeStore:
-        """Demonstrations and practice episodes."""
+        """Store of the demonstrations and practice episodes."""
         return EpisodeStore(self._folder.episodes, create=False)
 
     @property
     def held_out_seeds(self) -> list[int]:
-        """The reset seeds of its evaluation."""
+        """Reset seeds of the run's evaluation."""
         return [plan.evaluation_seed(index) for index in range(self.config.budget.evaluation_episodes)]
 
     @property
     def results(self) -> list[RoundResult]:
-        """What each round has led to; the first entry is the policy that practice began with."""
+        """Result of each round. The first entry is the initial policy."""
         from vla_rl.report.run_files import read_run
 
         run, policies = read_run(self.path), self.policies
@@ -183,13 +189,16 @@ class Run:
         ]
 
     def values(self, episode_id: str) -> dict[str, np.ndarray]:
-        """Return what the run's critics estimate at each step of an episode: name -> float [T].
+        """Estimate values at each step of an episode with the run's critics.
 
         Args:
-            episode_id: One of ``episodes``.
+            episode_id: Id of one of ``episodes``.
+
+        Returns:
+            Values by name, such as ``viability``, each float [T] for T steps.
 
         Raises:
-            UserError: If there is no such episode, or the run has not trained yet.
+            UserError: If the run has no such episode, or no checkpoint yet.
         """
         from vla_rl.data.cache import FrameCache
         from vla_rl.training.checkpoint import load_newest_checkpoint
@@ -214,10 +223,16 @@ class Run:
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run folder, to look into it.
+    """Open a run folder to read its policies, episodes and results.
+
+    Args:
+        path: Run folder.
+
+    Returns:
+        Contents of the run: policies, task, episodes, held-out seeds, results and critic values.
 
     Raises:
-        UserError: If there is no run.
+        UserError: If the folder holds no run.
 
     Example:
         >>> run = open_run("runs/dot")
@@ -228,7 +243,7 @@ def open_run(path: str | Path) -> Run:
 
 
 def _weights(policy: Path) -> list[str]:
-    """Digests of a policy's files of weights."""
+    """Return the digests of a policy's weight files."""
     return sorted(digest_of(file) for file in policy.glob("*.safetensors"))
 
 
@@ -238,12 +253,12 @@ def _outcomes(by_seed: Mapping[str, bool]) -> Outcomes:
 
 
 def overrides(changes: Mapping[str, Any]) -> list[str]:
-    """Write changes of a config as the items ``key=value`` that `load_config` takes."""
+    """Format config changes as ``key=value`` items for `load_config`."""
     return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
 
 def check_same(known: Any, asked: Any, path: Path, but: Sequence[str]) -> None:
-    """Refuse to go on with a run that was begun with other settings."""
+    """Refuse to continue a run that has other settings."""
     ours, theirs = flatten(config_to_dict(asked)), flatten(config_to_dict(known))
     for key in sorted((ours.keys() | theirs.keys()) - {*but}):
         if ours.get(key) != theirs.get(key):

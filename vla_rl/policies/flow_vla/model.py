@@ -67,13 +67,15 @@ class Prefix(NamedTuple):
 
 
 class FlowVLA(TrainablePolicy):
-    """See the module. Inputs and outputs are in raw units but for `velocity`, which lives in normalized action units.
+    """Map images, task sentence and state to action chunks by flow matching. `from_data` is the usual way to make one.
+
+    Inputs and outputs are in the robot's units; only `velocity` is in normalized action units.
 
     Args:
-        config: architecture and training options.
-        spec: the robot's interface.
-        statistics: of the training data.
-        pretrained: read the weights of a pretrained backbone; False where they follow from a checkpoint.
+        config: Architecture and training options.
+        spec: Interface of the robot.
+        statistics: Statistics of the training data.
+        pretrained: Whether to read the weights of a pretrained backbone. False if a checkpoint provides all weights.
     """
 
     config_class = FlowVLAConfig
@@ -114,17 +116,20 @@ class FlowVLA(TrainablePolicy):
 
     @classmethod
     def from_data(cls, data: Summarized, size: str = "cpu", robot: HasSpec | None = None, seed: int = 0) -> Self:
-        """Make an untrained policy for the robot that recorded some episodes, scaled by their statistics.
+        """Make an untrained policy with the interface and the normalization statistics of some episodes.
 
         Args:
-            data: An `vla_rl.data.store.EpisodeStore`.
-            size: One of the files in ``configs/policy``.
-            robot: Environment or robot that the policy will act on. Name it where actions are steps instead of targets,
-                which episodes do not say.
-            seed: Of the first weights.
+            data: Episodes, such as a `vla_rl.data.store.EpisodeStore`.
+            size: Name of a file in ``configs/policy``: ``cpu``, ``small`` or ``base``.
+            robot: Environment or robot with the policy's interface. It is needed if actions are steps instead of
+                targets, which episodes do not record.
+            seed: Seed of the initial weights.
+
+        Returns:
+            Policy on the CPU.
 
         Raises:
-            UserError: For an unknown size, or episodes that cannot share a policy.
+            UserError: If the size is unknown, or the episodes cannot share a policy.
 
         Example:
             >>> policy = FlowVLA.from_data(load_episodes("datasets/dot"))

@@ -20,6 +20,8 @@ class MetaWorldTask:
         goal_mark: whether a colored ball stands where the goal is. Meta-World hides the goal of these tasks from its
             observation and draws it nowhere but as a site; it differs between episodes and no object gives it away,
             so that a policy that sees only pictures could not know it.
+        takes_noise: Whether the scripted policy still succeeds with the noise of demonstrations. Otherwise its
+            demonstrations have none: those that succeed with noise would be few, and slower.
     """
 
     sentence: str
@@ -27,6 +29,7 @@ class MetaWorldTask:
     fields_of_view: tuple[float, float] = (52.0, 52.0)
     shift: Point = (0.0, 0.0, 0.0)
     goal_mark: bool = False
+    takes_noise: bool = True
 
     @property
     def max_episode_steps(self) -> int:
@@ -35,17 +38,17 @@ class MetaWorldTask:
 
 
 TASKS = {
-    "assembly-v3": MetaWorldTask("put the ring on the peg", 90, (46.0, 46.0)),
+    "assembly-v3": MetaWorldTask("put the ring on the peg", 90, (46.0, 46.0), takes_noise=False),
     "basketball-v3": MetaWorldTask("put the ball into the basket", 96, (52.0, 52.0), (0.0, 0.0, 0.06)),
     "bin-picking-v3": MetaWorldTask("move the block into the other bin", 125, (46.0, 46.0)),
-    "box-close-v3": MetaWorldTask("put the lid on the box", 108),
+    "box-close-v3": MetaWorldTask("put the lid on the box", 108, takes_noise=False),
     "button-press-topdown-v3": MetaWorldTask("press the button from above", 66),
     "button-press-topdown-wall-v3": MetaWorldTask("press the button behind the wall from above", 57),
     "button-press-v3": MetaWorldTask("press the button", 62, (40.0, 40.0)),
     "button-press-wall-v3": MetaWorldTask("press the button behind the wall", 78),
     "coffee-button-v3": MetaWorldTask("press the button of the coffee machine", 34),
     "coffee-pull-v3": MetaWorldTask("pull the mug out of the coffee machine to the mark", 86, goal_mark=True),
-    "coffee-push-v3": MetaWorldTask("push the mug under the coffee machine", 58),
+    "coffee-push-v3": MetaWorldTask("push the mug under the coffee machine", 58, takes_noise=False),
     "dial-turn-v3": MetaWorldTask("turn the dial", 71, (42.0, 42.0)),
     "disassemble-v3": MetaWorldTask("take the ring off the peg", 131, (46.0, 46.0)),
     "door-close-v3": MetaWorldTask("close the door", 66, (62.0, 56.0), (-0.08, 0.0, 0.0)),
@@ -90,7 +93,12 @@ TASKS = {
     "shelf-place-v3": MetaWorldTask("put the block on the shelf", 92, (52.0, 52.0), (0.0, 0.0, 0.04)),
     "soccer-v3": MetaWorldTask("push the ball into the goal", 72, (46.0, 46.0)),
     "stick-pull-v3": MetaWorldTask(
-        "pull the thermos to the mark with the stick", 109, (54.0, 54.0), (0.10, -0.08, 0.0), goal_mark=True
+        "pull the thermos to the mark with the stick",
+        109,
+        (54.0, 54.0),
+        (0.10, -0.08, 0.0),
+        goal_mark=True,
+        takes_noise=False,
     ),
     "stick-push-v3": MetaWorldTask(
         "push the thermos to the mark with the stick", 32, (54.0, 54.0), (0.14, -0.04, 0.0), goal_mark=True

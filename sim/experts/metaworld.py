@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.adapters.metaworld import STEP_M, MetaWorldEnv
+from sim.adapters.metaworld_tasks import TASKS
 from sim.adapters.optional import import_benchmark
 from sim.experts.base import CorrelatedNoise, expert_rng
 
@@ -18,7 +19,7 @@ class MetaWorldExpert:
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
         self.env: MetaWorldEnv = env.unwrapped
-        self.action_noise = action_noise
+        self.action_noise = action_noise if TASKS[self.env.native_name].takes_noise else 0.0
         self.pace = 1.0
         self._policy = import_benchmark("metaworld.policies").ENV_POLICY_MAP[self.env.native_name]()
         self.reset(0)

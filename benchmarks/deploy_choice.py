@@ -124,7 +124,7 @@ def _model() -> tuple[Any, Any]:
 
 def _policies(model: Any, learning: Any, folder: Path, kinds: Sequence[str] = ("drawn", "edited")) -> dict[str, Policy]:
     """By kind, draws (0: the plain policy) and whether candidates are adjusted."""
-    from deploy_trt.export import export_policy
+    from deploy_trt.export import export_flow_vla
     from deploy_trt.runtime import load_deployed
     from vla_rl.core.metadata import CRITIC_FOLDER
     from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic
@@ -132,7 +132,7 @@ def _policies(model: Any, learning: Any, folder: Path, kinds: Sequence[str] = ("
     from vla_rl.policies.residual import Residual
 
     plain = folder / "plain"
-    export_policy(model, plain, {})
+    export_flow_vla(model, plain, {})
     found: dict[str, Policy] = {"torch 0 -": model.acting(), "onnx 0 -": load_deployed(plain, require="ort-cpu")}
     for draws in DRAWS:
         for name in kinds:
@@ -145,7 +145,7 @@ def _policies(model: Any, learning: Any, folder: Path, kinds: Sequence[str] = ("
                     perturb(part, draws)
             place = folder / f"{draws}-{name}"
             save_selector(place / CRITIC_FOLDER, selector)
-            export_policy(model, place / "out", {}, policy_folder=place)
+            export_flow_vla(model, place / "out", {}, policy_folder=place)
             acting = model.acting()
             acting.selector = selector
             found |= {f"torch {draws} {name}": acting}

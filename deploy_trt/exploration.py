@@ -17,7 +17,6 @@ from deploy_trt.runtime.probe import BackendName, probe
 from deploy_trt.runtime.refresh import refresh
 from vla_rl.core.errors import CheckpointError, UserError, did_you_mean
 from vla_rl.core.types import Observation
-from vla_rl.policies.folders import load_model
 
 PRECISIONS = ("fp32", *ORT_MODES, "trt")
 
@@ -84,8 +83,7 @@ class ExplorationPolicies:
 
     def _export(self, checkpoint: Path) -> DeployedPolicy:
         folder = Path(self._folder.name) / "exported"
-        model, meta = load_model(checkpoint)
-        export_policy(model, folder, meta, policy_folder=checkpoint)
+        export_policy(checkpoint, folder)
         if self._backend == "trt":
             build_engines(folder, "trt")
         return load_deployed(folder, require=self._backend)

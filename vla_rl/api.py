@@ -308,15 +308,12 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
         >>> load_policy(deployment).spec.action_dim
         2
     """
-    from deploy_trt.export import copy_head, export_policy
-    from vla_rl.policies.folders import load_model
+    from deploy_trt.export import export_policy
 
     with on_disk(policy) as folder:
         if folder is None:
             raise UserError(f"a {type(policy).__name__} cannot be exported; give a trained policy or its folder")
-        model, meta = load_model(folder)
-        export_policy(model, Path(out), meta, precision, policy_folder=folder)
-        copy_head(folder, Path(out))
+        export_policy(folder, Path(out), precision)
     return Path(out)
 
 

@@ -40,7 +40,8 @@ def _manifest(folder: Path, dimensions: Dimensions) -> Path:
     text = TextInfo()
     folder.mkdir()
     of_policy = ("flow_vla", 0, spec, 16, "fp32")
-    save_manifest(folder, Manifest(*of_policy, graph, {}, None, file, plain, plain, mean, mean, (), text, sampler))
+    numbers = (plain, plain, mean, mean, ())
+    save_manifest(folder, Manifest(*of_policy, graph, {}, None, file, *numbers, text, sampler, provides=()))
     return folder
 
 

@@ -98,6 +98,7 @@ def export_lerobot(
         discrete=(),
         text=text,
         sampler=sampler,
+        provides=("guidance",) if sampler.kind == "flow" else (),
         source={"meta": dict(meta or {})},
     )
     probes = _module_probes(manifest, specs, statistics.state)

@@ -175,6 +175,7 @@ class Manifest:
         state_mean, action_mean: fill the dimensions that a smaller robot lacks.
         discrete: (dimension, lower level, upper level) of action dimensions that have two levels.
         text, sampler: see there.
+        provides: Capabilities that remain in the graphs, see `vla_rl.core.capabilities`. Strategies may require them.
         selection: Of a policy that draws several chunks; None: it draws one, which is executed.
         source: where the policy comes from; plain data for people.
     """
@@ -195,6 +196,7 @@ class Manifest:
     discrete: tuple[tuple[int, float, float], ...]
     text: TextInfo
     sampler: SamplerInfo
+    provides: tuple[str, ...]
     selection: SelectionInfo | None = None
     source: dict[str, Any] = field(default_factory=dict)
 

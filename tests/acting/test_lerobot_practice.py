@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.fakes.interrupted import interrupted, weights
 from tests.fakes.lerobot_configs import shrink_pi, shrink_resnet, tiny_config
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.main import main
+from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 
@@ -83,8 +85,25 @@ def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", ["act", "smolvla"], indirect=True)
 def test_it_is_exported_and_acts_without_torch(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "deployed")]) == 0, capsys.readouterr()
-    assert main(["rollout", str(tmp_path / "deployed"), "--robot", "sim"]) == 0
+    rollout = ["rollout", str(tmp_path / "deployed"), "--robot", "sim"]
+    assert main(rollout) == 0
     assert "success " in capsys.readouterr().out
+    assert main([*rollout, "execution.strategy=rtc"]) == 2
+    assert "strategy=rtc requires gradient (a flow policy in torch" in capsys.readouterr().err
+    assert ("guidance" in find_policy(tmp_path / "deployed").provides) == (run.name == "smolvla")
+
+
+@pytest.mark.parametrize("run", ["act"], indirect=True)
+def test_options_that_its_exporter_lacks_are_refused(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(find_policy(run).path, tmp_path / "policy")
+    (tmp_path / "policy" / CRITIC_FOLDER).mkdir()
+    out = ["export", str(tmp_path / "policy"), "--out", str(tmp_path / "out")]
+    assert main([*out, "--precision", "fp16", "--unrolled"]) == 2
+    error = capsys.readouterr().err
+    assert all(option in error for option in ("half_precision", "--precision", "--unrolled", "--without-critic"))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("run", ["act"], indirect=True)

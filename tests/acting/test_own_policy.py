@@ -73,7 +73,9 @@ def test_what_it_cannot_do_is_said_in_one_line(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "deployed")]) == 2
-    assert "policies of kind 'chunk_mlp:ChunkMLP' have no exporter" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "the export of policy.kind=chunk_mlp:ChunkMLP requires flow_graphs (policy.kind=flow_vla and" in error
+    assert "What fits: vla-rl rollout" in error
     assert main(["corrector", str(run)]) == 2
     assert "needs a policy of kind 'flow_vla'" in capsys.readouterr().err
     out = ["train", "--config", "tiny", "--out", str(tmp_path / "run"), *SHORT]

@@ -141,6 +141,7 @@ def test_the_unrolled_graph_gives_the_same_chunks(model: FlowVLA, policy: Deploy
 
     export_flow_vla(model, tmp_path, {}, unrolled=True)
     unrolled = load_deployed(tmp_path, require="ort-cpu")
+    assert (policy.manifest.provides, unrolled.manifest.provides) == (("guidance", "prefix"), ())
     ours = unrolled.infer(make_observation()).actions
     np.testing.assert_allclose(ours, policy.infer(make_observation()).actions, atol=1e-5)
     with pytest.raises(UserError, match="cannot begin a chunk"):

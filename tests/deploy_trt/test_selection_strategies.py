@@ -3,6 +3,7 @@ acts, or the strategy is refused before anything starts.
 """
 
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -106,23 +107,24 @@ def test_what_a_folder_cannot_do_is_refused_before_anything_starts(folders: dict
         assert "\n" not in str(caught.value)
 
 
-def test_a_deployment_can_do_what_its_policy_was_trained_for(exported_choosing: Path, tmp_path: Path) -> None:
-    """Unless its graphs cannot: one that is unrolled takes no committed actions."""
+def test_a_deployment_can_do_what_its_manifest_provides(exported_choosing: Path, tmp_path: Path) -> None:
     assert best_strategy(find_policy(exported_choosing)) == (
         "execution.strategy=training_time_prefix",
         "execution.max_prefix_ticks=4",
     )
     manifest = load_manifest(exported_choosing)
-    trained = {**manifest.source["config"], "future_state_max": 3, "prefix_law": "xiaomi"}
-    for committed, refused in ((True, "rtc"), (False, "xiaomi")):
-        changed = {**vars(manifest), "source": {"config": trained}}
-        changed["sampler"] = type(manifest.sampler)(**{**vars(manifest.sampler), "committed": committed})
-        save_manifest(tmp_path, type(manifest)(**changed))
+    for provides, fits, refused in (
+        (("future_state", "guidance", "prefix", "xiaomi_prefix"), ("vlash", "xiaomi", "rtc_identity"), "rtc"),
+        (("prefix",), ("training_time_prefix",), "rtc_identity"),
+        ((), ("naive",), "training_time_prefix"),
+    ):
+        save_manifest(tmp_path, replace(manifest, provides=provides))
         policy = find_policy(tmp_path)
-        check_strategy(execution_config("vlash"), policy)
-        check_strategy(execution_config("xiaomi" if committed else "naive"), policy)
-        with pytest.raises(ConfigError):
+        for name in fits:
+            check_strategy(execution_config(name), policy)
+        with pytest.raises(ConfigError, match=f"strategy={refused} requires"):
             check_strategy(execution_config(refused), policy)
+    assert policy.prefix_ticks == 0
 
 
 @pytest.mark.parametrize("kind", ["policy", "deployment"])

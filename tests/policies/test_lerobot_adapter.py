@@ -162,7 +162,7 @@ def test_it_is_a_policy_of_ours_and_its_folder_comes_back(model: LeRobotModel, t
     assert policy.version == 7
     guided = model.policy.name not in ("act", "diffusion")
     assert hasattr(policy, "infer_guided") == guided, "real-time chunking works with what lerobot's sampler can guide"
-    provides = {"guidance", "gradient"} if guided else {"several_draws", "offsets"}
+    provides = {"lerobot_graphs", *({"guidance", "gradient"} if guided else {"several_draws", "offsets"})}
     assert find_policy(tmp_path / "policy").provides == provides, "a strategy is chosen without loading it"
     random = np.random.default_rng(0)
     images = {camera: random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for camera in SPEC.cameras}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from deploy_trt.runtime import DeployedPolicy, is_deployment, load_deployed, load_manifest
-from vla_rl.core.capabilities import of_training
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
@@ -72,17 +71,14 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         raise UserError(f"--version chooses among the policies of a run; {path} is no run folder")
     if is_deployment(path):
         manifest = load_manifest(path)
-        trained, discrete_dims = manifest.source.get("config", {}), tuple(dim for dim, _, _ in manifest.discrete)
-        lost = frozenset() if manifest.sampler.committed else frozenset({"prefix", "xiaomi_prefix"})
-        provides = of_training(trained) - lost | ({"guidance"} if manifest.sampler.kind == "flow" else set())
         return PolicyFolder(
             path,
             manifest.spec,
             manifest.horizon,
-            discrete_dims,
+            tuple(dim for dim, _, _ in manifest.discrete),
             manifest.policy_version,
-            provides=provides | _head_in(path),
-            prefix_ticks=_prefix_ticks(trained) if "prefix" in provides else 0,
+            provides=frozenset(manifest.provides) | _head_in(path),
+            prefix_ticks=_prefix_ticks(manifest.source.get("config", {})) if "prefix" in manifest.provides else 0,
         )
     # A policy of lerobot's is described in our terms beside its own config.json.
     file = next((file for name in _DESCRIPTIONS if (file := path / name).exists()), None)

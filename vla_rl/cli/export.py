@@ -16,7 +16,6 @@ import numpy as np
 
 from deploy_trt.runtime import is_deployment
 from deploy_trt.runtime.loading import check_name
-from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 
@@ -76,22 +75,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantized precisions go over fp32."""
-    from deploy_trt.export import copy_head, export_policy
+    from deploy_trt.export import export_policy
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.data.sources import read_observations
-    from vla_rl.policies.folders import load_model
 
     policy = find_policy(arguments.source, arguments.version)
-    model, meta = load_model(policy.path)
     precision: Literal["fp32", "fp16", "bf16"] = arguments.precision if arguments.precision in _HALF else "fp32"
     full = arguments.precision in (*_HALF, "fp32")
     out: Path = arguments.out if full else arguments.out.with_name(f"{arguments.out.name}-fp32")
     observations = read_observations(arguments.calibration, 16) if arguments.calibration else []
-    policy_folder = None if arguments.without_critic else policy.path
-    if arguments.without_critic:
-        meta = {**meta, "critic": CRITIC_LEFT_OUT}
-    manifest = export_policy(model, out, meta, precision, arguments.unrolled, observations, policy_folder)
-    copy_head(policy.path, out)
+    with_critic = not arguments.without_critic
+    manifest = export_policy(policy.path, out, precision, arguments.unrolled, observations, with_critic)
     how = f", chooses among {manifest.selection.num_samples} draws" if manifest.selection else ""
     print(f"{out}: version {policy.version} in {precision}{how}")
     return out if full else _quantize(arguments, out)

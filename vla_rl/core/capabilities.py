@@ -1,7 +1,7 @@
 """What parts require of each other, and the one function that compares and explains it.
 
-A capability is a word. Algorithms and execution strategies declare the words that they require, policies and runs the
-words that they provide. A part of another package may add words of its own.
+A capability is a word. Algorithms, execution strategies and exporters declare the words that they require, policies,
+runs and deployments the words that they provide. A part of another package may add words of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,6 +33,10 @@ BROUGHT_BY = {
     "torch_draws": "set rollout_precision=torch",
     "unchanged_chunks": "set execution.strategy=naive or sync",
     "branches": "algorithm=imagined_edit imagines them",
+    "flow_graphs": "policy.kind=flow_vla and policies of lerobot have an exporter",
+    "half_precision": "policy.kind=flow_vla; else leave --precision out",
+    "unrolled": "policy.kind=flow_vla; else leave --unrolled out",
+    "selection": "policy.kind=flow_vla; else --without-critic executes the first draw",
 }
 """Our words, and what brings each."""
 OF_RUNS = frozenset({"exploration", "newest_policy", "torch_draws", "unchanged_chunks"})

@@ -165,7 +165,8 @@ class FlowVLA(TrainablePolicy):
     @classmethod
     def provides(cls, config: FlowVLAConfig, spec: PolicySpec) -> frozenset[str]:
         """See `TrainablePolicy.provides`."""
-        return super().provides(config, spec) | {"features", "acts_from_features", "guidance", "gradient"}
+        words = {"features", "acts_from_features", "guidance", "gradient", "flow_graphs"}
+        return super().provides(config, spec) | words
 
     def features(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, indicator: Tensor | None = None

@@ -259,4 +259,5 @@ def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, di
 
 def _provided(config: Any) -> frozenset[str]:
     """Return the capabilities of a policy of lerobot: its flows can be guided, and draw once from the start alone."""
-    return frozenset({"guidance", "gradient"} if hasattr(config, "rtc_config") else {"several_draws", "offsets"})
+    own = {"guidance", "gradient"} if hasattr(config, "rtc_config") else {"several_draws", "offsets"}
+    return frozenset({"lerobot_graphs", *own})

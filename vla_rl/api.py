@@ -17,7 +17,7 @@ import numpy as np
 from vla_rl.acting.env import Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, on_disk
 from vla_rl.acting.task_config import TaskConfig
-from vla_rl.core.config import config_to_dict, load_config
+from vla_rl.core.config import config_to_dict, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
@@ -29,7 +29,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
 from vla_rl.report.outcomes import Outcomes, metrics_of
 from vla_rl.training import plan
-from vla_rl.training.run import check_same, overrides
+from vla_rl.training.run import check_same
 
 if TYPE_CHECKING:
     from vla_rl.acting.task import SimulatorSetup
@@ -133,7 +133,7 @@ def train(
         actor = {"decay_steps": steps, "warmup_steps": min(100, max(1, steps // 4))}
         fixed = {"data": paths, "start": str(start), "algorithm": algorithm, "steps": steps}
         changes = {**{f"learning.actor.{key}": value for key, value in actor.items()}, **fixed, **(settings or {})}
-        config = load_config(FinetuneConfig, config_file("finetune"), overrides(changes))
+        config = load_config(FinetuneConfig, config_file("finetune"), override_items(changes))
         if (path / "config.yaml").exists():
             folder, known = RunFolder.open(path, FinetuneConfig)
             check_same(known, config, path, but=("start",))
@@ -224,71 +224,6 @@ def evaluate(
     return Outcomes(tuple(starts), success, tuple(header.length for header in headers), EpisodeStore(path))
 
 
-def rollout(
-    policy: AnyPolicy,
-    robot: str = "mock",
-    episodes: int = 1,
-    *,
-    realtime: bool = False,
-    strategy: str | None = None,
-    limits: str | Path | None = None,
-    takeover: bool = False,
-    unattended: bool = False,
-    seed: int = 0,
-    out: str | Path | None = None,
-    settings: Mapping[str, Any] | None = None,
-) -> list[bool | None]:
-    """Run a policy on a robot, behind the safety gate.
-
-    Args:
-        policy: A trained policy, its folder, a run folder or a deployment.
-        robot: Name of an entry point of ``vla_rl.robots`` (``mock``, ``sim``, ``lerobot``, ``ros2``) or
-            ``module:function``.
-        episodes: Number of attempts.
-        realtime: Whether the control loop keeps absolute deadlines, with inference in its own process. Otherwise, the
-            loop runs on a virtual clock.
-        strategy: Name of an execution strategy. Default: with ``realtime`` the best one that the policy supports, else
-            the strategy of its run.
-        limits: YAML file with the limits of the gate.
-        takeover: Whether the robot's teleoperator or supervisor may take over.
-        unattended: Whether a real robot starts an attempt without waiting for a person.
-        seed: Seed of the first attempt. Each further attempt has the next seed.
-        out: Episode store to add to. Default: the episodes are not kept.
-        settings: Changes to `vla_rl.acting.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
-
-    Returns:
-        Success of each attempt, None for an attempt without an outcome.
-
-    Raises:
-        UserError: If policy, robot and settings do not fit each other, or a real robot was stopped and needs a person.
-
-    Example:
-        >>> rollout("runs/dot", "mock", settings={"robot.duration_s": 0.5})
-        [None]
-    """
-    from vla_rl.acting.policy_folder import find_policy
-    from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
-
-    with on_disk(policy) as folder:
-        if folder is None:
-            raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
-        found = find_policy(Path(policy) if isinstance(policy, str | Path) else folder)
-        config = resolve_config(
-            found, Path(limits) if limits else None, strategy, overrides(settings or {}), realtime=realtime
-        )
-        order = RolloutOrder(
-            policy=found,
-            robot=robot,
-            episodes=episodes,
-            seed=seed,
-            realtime=realtime,
-            takeover=takeover,
-            unattended=unattended,
-            store=EpisodeStore(Path(out)) if out else None,
-        )
-        return roll_out(order, config).outcomes
-
-
 def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16", "bf16"] = "fp32") -> Path:
     """Export a policy, with its critic and residual, to run on ONNX Runtime or TensorRT without torch.
 
@@ -339,4 +274,4 @@ def _acting_config(task: TaskConfig, run: Mapping[str, Any], changes: Mapping[st
 
     acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}
     base = {**read_yaml(config_file("alone")), **acting, "task": config_to_dict(task), "workers": 0}
-    return load_config(RunConfig, None, overrides(changes), base)
+    return load_config(RunConfig, None, override_items(changes), base)

@@ -39,10 +39,6 @@ from vla_rl.policies.encoders import VOCABULARY
 from vla_rl.policies.flow_vla import FlowVLA
 
 PROBES = 8
-KEPT = frozenset({"future_state", "guidance", "prefix", "xiaomi_prefix"})
-"""Capabilities that graphs keep: they have no gradient and make one chunk for each observation."""
-LOST_UNROLLED = frozenset({"guidance", "prefix", "xiaomi_prefix"})
-"""Capabilities that act between the steps of the flow, which one unrolled graph hides."""
 NOT_WRITTEN = FileInfo("", "")  # until `save_deployment` has written it
 
 
@@ -79,6 +75,8 @@ def export_flow_vla(
     candidates = 0 if selector is None else selector.config.num_samples
     graphs = flow_vla_graphs(model, precision, unrolled, candidates)
     selection = [] if selector is None else [selection_spec(model, selector).export()]
+    # Guidance and committed actions act between the steps of the flow.
+    kept = {"future_state"} if unrolled else {"future_state", "guidance", "prefix", "xiaomi_prefix"}
     manifest = Manifest(
         policy="flow_vla",
         policy_version=int(meta.get("policy_version", 0)),
@@ -99,7 +97,7 @@ def export_flow_vla(
             committed=not unrolled,
             guidance_scale=config.guidance_scale if config.indicator else 1.0,
         ),
-        provides=tuple(sorted(model.capabilities & KEPT - (LOST_UNROLLED if unrolled else set()))),
+        provides=tuple(sorted(model.capabilities & kept)),
         selection=None if critic is None else critic[0],
         source={"meta": dict(meta), "config": config_to_dict(config)},
     )

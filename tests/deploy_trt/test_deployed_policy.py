@@ -87,6 +87,16 @@ assert not forbidden, forbidden
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+def test_a_deployment_acts_from_python_without_torch(exported: Path) -> None:
+    script = f"""
+import sys
+import vla_rl as vla
+sys.modules.update(torch=None, lerobot=None, mujoco=None, gymnasium=None)
+assert vla.rollout({str(exported)!r}, "mock", settings={{"robot.duration_s": 0.3}}) == [None]
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
 def test_nothing_of_this_machine_is_in_the_folder(exported: Path) -> None:
     here = str(Path(__file__).parents[2]).encode()
     assert not [file.name for file in exported.iterdir() if file.is_file() and here in file.read_bytes()]

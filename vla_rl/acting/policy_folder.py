@@ -137,12 +137,13 @@ def load_policy(source: str | Path, version: int | None = None) -> Policy:
 @contextmanager
 def on_disk(policy: AnyPolicy) -> Iterator[Path | None]:
     """Yield the folder of a policy, written for now if it has none; None for an object that only acts."""
+    if isinstance(policy, str | Path):
+        yield find_policy(Path(policy)).path
+        return
     from vla_rl.policies.acting import ActingPolicy
     from vla_rl.policies.trainable import TrainablePolicy
 
-    if isinstance(policy, str | Path):
-        yield find_policy(Path(policy)).path
-    elif isinstance(policy, ActingPolicy | TrainablePolicy):
+    if isinstance(policy, ActingPolicy | TrainablePolicy):
         with tempfile.TemporaryDirectory(prefix="vla_rl_") as name:
             policy.save(Path(name, "policy"))
             yield Path(name, "policy")

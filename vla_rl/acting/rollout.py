@@ -3,7 +3,7 @@
 import functools
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,10 +16,10 @@ from vla_rl.acting.action_kinds import first_named, recorded_as_steps, with_acti
 from vla_rl.acting.attempt import Attempts, free_names
 from vla_rl.acting.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
 from vla_rl.acting.injection import Injection
-from vla_rl.acting.policy_folder import PolicyFolder, load_acting_policy, on_robot
+from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, load_acting_policy, on_disk, on_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
 from vla_rl.core.clock import MonotonicClock, VirtualClock
-from vla_rl.core.config import fill_parts, load_config, part
+from vla_rl.core.config import fill_parts, load_config, override_items, part
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.policy_spec import PolicySpec
@@ -111,6 +111,68 @@ class RolloutResult(NamedTuple):
 
     outcomes: list[bool | None]
     findings: list[FaultResult]
+
+
+def rollout(
+    policy: AnyPolicy,
+    robot: str = "mock",
+    episodes: int = 1,
+    *,
+    realtime: bool = False,
+    strategy: str | None = None,
+    limits: str | Path | None = None,
+    takeover: bool = False,
+    unattended: bool = False,
+    seed: int = 0,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> list[bool | None]:
+    """Run a policy on a robot, behind the safety gate.
+
+    Args:
+        policy: A trained policy, its folder, a run folder or a deployment.
+        robot: Name of an entry point of ``vla_rl.robots`` (``mock``, ``sim``, ``lerobot``, ``ros2``) or
+            ``module:function``.
+        episodes: Number of attempts.
+        realtime: Whether the control loop keeps absolute deadlines, with inference in its own process. Otherwise, the
+            loop runs on a virtual clock.
+        strategy: Name of an execution strategy. Default: with ``realtime`` the best one that the policy supports, else
+            the strategy of its run.
+        limits: YAML file with the limits of the gate.
+        takeover: Whether the robot's teleoperator or supervisor may take over.
+        unattended: Whether a real robot starts an attempt without waiting for a person.
+        seed: Seed of the first attempt. Each further attempt has the next seed.
+        out: Episode store to add to. Default: the episodes are not kept.
+        settings: Changes to `vla_rl.acting.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
+
+    Returns:
+        Success of each attempt, None for an attempt without an outcome.
+
+    Raises:
+        UserError: If policy, robot and settings do not fit each other, or a real robot was stopped and needs a person.
+
+    Example:
+        >>> rollout("runs/dot", "mock", settings={"robot.duration_s": 0.5})
+        [None]
+    """
+    with on_disk(policy) as folder:
+        if folder is None:
+            raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
+        found = find_policy(Path(policy) if isinstance(policy, str | Path) else folder)
+        config = resolve_config(
+            found, Path(limits) if limits else None, strategy, override_items(settings or {}), realtime=realtime
+        )
+        order = RolloutOrder(
+            policy=found,
+            robot=robot,
+            episodes=episodes,
+            seed=seed,
+            realtime=realtime,
+            takeover=takeover,
+            unattended=unattended,
+            store=EpisodeStore(Path(out)) if out else None,
+        )
+        return roll_out(order, config).outcomes
 
 
 def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:

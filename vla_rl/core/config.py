@@ -7,6 +7,7 @@ of that part's own ``config_class``, and the options of the others do not exist.
 
 import copy
 import dataclasses
+import json
 import re
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -73,6 +74,11 @@ def fill_parts(config: Any) -> None:
             raise ConfigError(
                 f"{field} is a {type(section).__name__}; the {KINDS[found.kind]} {name!r} takes a {wanted.__name__}"
             )
+
+
+def override_items(changes: Mapping[str, Any]) -> list[str]:
+    """Format config changes as ``key=value`` items for `load_config`."""
+    return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
 
 def load_config[ConfigT](

@@ -1,7 +1,6 @@
 """A run folder as an object: practice that can be resumed, and the results that a run holds."""
 
 import html
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ import numpy as np
 
 from vla_rl.acting.env import Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
-from vla_rl.core.config import config_to_dict, flatten, load_config
+from vla_rl.core.config import config_to_dict, flatten, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import digest_of
@@ -85,7 +84,7 @@ class Practice:
                 "budget.rounds": 0,
                 "workers": 0,
             }
-            changes = overrides({**fixed, **(settings or {})})
+            changes = override_items({**fixed, **(settings or {})})
             self.config: RunConfig = load_config(RunConfig, None, changes, {**read_yaml(config_file("alone")), **own})
             if (path / "config.yaml").exists():
                 self.folder, known = RunFolder.open(path, RunConfig)
@@ -250,11 +249,6 @@ def _weights(policy: Path) -> list[str]:
 def _outcomes(by_seed: Mapping[str, bool]) -> Outcomes:
     seeds = tuple(int(name.rpartition(" ")[2]) for name in by_seed)
     return Outcomes(seeds, tuple(by_seed.values()))
-
-
-def overrides(changes: Mapping[str, Any]) -> list[str]:
-    """Format config changes as ``key=value`` items for `load_config`."""
-    return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
 
 def check_same(known: Any, asked: Any, path: Path, but: Sequence[str]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.algorithm_plots import save_algorithm_plot
 from benchmarks.cells import Cells, origin
-from benchmarks.practices import WHOLE_EDITS
+from benchmarks.practices import WHOLE_EDITS, as_measured
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
 from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.cache_keys import cache_key
@@ -74,10 +74,11 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         raise UserError(f"--jobs is {options.jobs}; it must be at least 1")
     cells = open_cells(options.out)
     for name, cell in cells.by_name().items():
-        if cell["settings"] != ALGORITHMS.get(cell["algorithm"]):
+        now = as_measured(ALGORITHMS.get(cell["algorithm"], []))
+        if cell["settings"] != now:
             raise UserError(
-                f"{cells.folder / name}.json was measured with {cell['settings']}, now {cell['algorithm']} is "
-                f"{ALGORITHMS.get(cell['algorithm'])}; move it away to measure anew, or give another --out"
+                f"{cells.folder / name}.json was measured with {cell['settings']}, now {cell['algorithm']} is {now}; "
+                "move it away to measure anew, or give another --out"
             )
     runs = options.runs / cells.digest
     grid = [Cell(task, seed, name) for seed in options.seeds for task in options.tasks for name in options.algorithms]
@@ -169,7 +170,7 @@ def _run_cell(cell: Cell, runs: Path) -> dict[str, Any]:
         "task": cell.task,
         "seed": cell.seed,
         "algorithm": cell.method,
-        "settings": ALGORITHMS[cell.method],
+        "settings": as_measured(ALGORITHMS[cell.method]),
         "successes": last["successes"],
         "episodes": last["episodes"],
         "success": last["successes"] / last["episodes"],

@@ -87,6 +87,8 @@ UNRUN = {
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
     r"TRACKIO_DIR=": "needs trackio; tests/report/test_sinks.py tells a stand-in",
     r"optuna\b": "needs Optuna, and twenty runs",
+    r"(MUJOCO_GL=egl )?vla-rl .*(robosuite|ogbench)/": "needs the suite; tests/examples/test_known_benchmarks.py",
+    r"uv pip install -e .examples/benchmarks\[": "needs robosuite and OGBench; tests/examples skip without them",
     r"pip install \./plugins\b": "the tests find the plug-ins as if they were installed",
 }
 

@@ -126,7 +126,7 @@ class Scripted(BrowserSupervisor):
         self.page = browser.browser_page_at(0)
 
     def reset(self, seed: int) -> None:
-        begin_now = threading.Timer(0.3, self.page.tell, [Input(pressed=("Enter",))])
+        begin_now = threading.Timer(0.3, self.page.add, [Input(pressed=("Enter",))])
         begin_now.start()
         super().reset(seed)
 

@@ -176,7 +176,7 @@ def test_a_changed_manifest_is_noticed(deployment: Path) -> None:
     with pytest.raises(CheckpointError, match="has no content_sha256"):
         load_deployed(deployment, require="ort-cpu")
     file.write_text(json.dumps(content | {"format_version": 1}))
-    with pytest.raises(CheckpointError, match="format version 1, this program reads 2; export the policy anew"):
+    with pytest.raises(CheckpointError, match="format version 1, this program reads 3; export the policy anew"):
         load_deployed(deployment, require="ort-cpu")
 
 

@@ -216,6 +216,8 @@ def test_a_loaded_policy_learns_in_place_and_drops_its_critic(place: SimpleNames
 def test_what_does_not_fit_is_refused_before_anything_is_made(place: SimpleNamespace) -> None:
     with pytest.raises(UserError, match="class or function that makes the environment"):
         vla.make_env(Dot())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="class or function that makes the environment"):
+        vla.evaluate(place.policy, Dot())  # type: ignore[arg-type]
     with pytest.raises(UserError, match="top of a module"):
         vla.make_env(lambda: Dot())
     with pytest.raises(UserError, match="failed 20 times"):
@@ -227,6 +229,26 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(place: SimpleNames
     assert not Path("runs/seeing").exists()
     with pytest.raises(AttributeError, match="make_env"):
         vla.make_environment  # noqa: B018
+
+
+def test_a_class_is_taken_wherever_an_environment_is(place: SimpleNamespace) -> None:
+    assert len(vla.evaluate(place.policy, Dot, episodes=1).seeds) == 1
+
+
+class Undeclared(Dot):
+    """The same task, which does not declare what its actions are."""
+
+    action_kind = ()
+
+
+def test_an_assumed_kind_of_action_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    vla.make_env(Undeclared).close()
+    assert "actions are taken for targets" in caplog.text
+    caplog.clear()
+    env = vla.make_env(Undeclared, declare={"action_kind": "delta"})
+    assert env.spec.delta_dims == (0, 1)
+    env.close()
+    assert "targets" not in caplog.text
 
 
 def test_outcomes_show_their_interval_in_a_notebook() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from vla_rl.acting.env import Env, as_env
+from vla_rl.acting.env import AnyEnv, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, on_disk
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_to_dict, load_config, override_items
@@ -40,7 +40,7 @@ _ATTEMPTS = 20  # seeds per demonstration before the expert counts as failing
 
 
 def collect_demonstrations(
-    env: Env | str,
+    env: AnyEnv,
     episodes: int,
     *,
     expert: Callable[[Any], Float32Array] | None = None,
@@ -150,7 +150,7 @@ def train(
 
 def evaluate(
     policy: AnyPolicy,
-    env: Env | str,
+    env: AnyEnv,
     episodes: int = 100,
     *,
     seeds: Sequence[int] | None = None,

@@ -1,6 +1,7 @@
 """A task as an object in which policies act."""
 
 import functools
+import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from vla_rl.core.types import Observation
 
 if TYPE_CHECKING:
     from vla_rl.acting.task import SimulatorSetup
+
+logger = logging.getLogger(__name__)
 
 
 class Env:
@@ -71,6 +74,10 @@ class Env:
         return f"Env({self.task.env!r})"
 
 
+AnyEnv = Env | str | Callable[..., Any]
+"""What functions take for a task: an environment of `make_env`, or what `make_env` takes."""
+
+
 def make_env(
     task: str | Callable[..., Any],
     *,
@@ -88,7 +95,8 @@ def make_env(
         difficulty: Difficulty from 0 (easy) to 1 (hard), for environments that take one.
         image_size: Height and width of the camera images, pixels. Larger images of other environments are resized.
         renderer: ``raycast``, ``egl`` or ``auto``, for environments that take a renderer.
-        declare: Properties that the environment does not report itself, see `robot_io.env_interface.EnvDeclaration`.
+        declare: Properties that the environment does not report itself, such as ``{"action_kind": "delta"}`` if actions
+            are steps and not targets; see `robot_io.env_interface.EnvDeclaration`.
         arguments: Further arguments of the environment.
 
     Returns:
@@ -113,11 +121,16 @@ def make_env(
             raise UserError(f"{task.__qualname__} cannot be found by name; define it at the top of a module")
         task = f"{task.__module__}:{task.__qualname__}"
     settings = {"env": task, "difficulty": difficulty, "image_size": image_size, "renderer": renderer}
-    env = Env(config_from_dict(TaskConfig, {**settings, "kwargs": arguments, "declare": dict(declare or {})}))
+    declared = dict(declare or {})
+    if isinstance(declared.get("action_kind"), str):
+        declared["action_kind"] = [declared["action_kind"]]
+    env = Env(config_from_dict(TaskConfig, {**settings, "kwargs": arguments, "declare": declared}))
     env.spec  # noqa: B018  # what is wrong with it shows here
+    for assumed in env.simulator.robot.actions.notes:
+        logger.warning("%s: %s", task, assumed)
     return env
 
 
-def as_env(env: Env | str) -> Env:
-    """Return the environment; make it if only its name is given."""
-    return make_env(env) if isinstance(env, str) else env
+def as_env(env: AnyEnv) -> Env:
+    """Return the environment; make it if only its name, class or function is given."""
+    return env if isinstance(env, Env) else make_env(env)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.acting.env import Env, as_env
+from vla_rl.acting.env import AnyEnv, Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
 from vla_rl.core.config import config_to_dict, flatten, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
@@ -55,7 +55,7 @@ class Practice:
     def __init__(
         self,
         policy: AnyPolicy,
-        env: Env | str,
+        env: AnyEnv,
         *,
         algorithm: str = "imagined_edit",
         episodes_per_round: int = 150,

@@ -39,7 +39,9 @@ def _late_clock(folder: Path, **mapping: Any) -> Episode:
 
 
 @trap(
-    CLOCKS, "the robot's clock is 2.5 s behind that of the recorder, which stamps the commands", "header_stamps: false"
+    CLOCKS,
+    "the robot's clock is 2.5 s behind the recorder's clock, and the recorder stamps the commands",
+    "header_stamps: false",
 )
 def late_clock(folder: Path) -> NoReturn:
     raise SilentlyWrong(f"accepted: {len(_late_clock(folder))} steps")

@@ -168,8 +168,8 @@ def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
             train_world_model(make_config(), SPEC, cache, tmp_path / "model")
 
 
-def test_the_toy_world_is_learnt(tmp_path: Path) -> None:
-    """The dynamics follow actions: the true ones predict the state, others do not. A few steps do not spoil it."""
+def test_imagined_states_follow_the_actions(tmp_path: Path) -> None:
+    """The actions that were sent predict the state, others do not. Few steps of training must not spoil it."""
     cache = toy_cache(tmp_path, episodes=30)
     config = make_config(self_context=0.2)
     training = replace(config.training, autoencoder_steps=10, autoencoder_batch=16, warmup_steps=10)

@@ -10,6 +10,7 @@ and the old and new values; an undo is an entry, too. The values after the last 
     DATASET.edits/000003.json         of episode 3 of the LeRobotDataset in the folder DATASET
 """
 
+import abc
 import contextlib
 import getpass
 import os
@@ -204,7 +205,7 @@ class Recording(NamedTuple):
     where: str
 
 
-class Editable:
+class Editable(abc.ABC):
     """Episodes that can be edited, by name. A store or a dataset says what it recorded, see `recording`.
 
     Attributes:
@@ -215,9 +216,9 @@ class Editable:
     edits: EditFolder
     lock_folder: Path
 
+    @abc.abstractmethod
     def recording(self, name: str) -> Recording:
         """Return what was recorded. Raises UserError if there is no such episode."""
-        raise NotImplementedError
 
     def edit_log(self, name: str) -> EditLog:
         """Return all edits of an episode, with when and by whom; none for an episode that is edited nowhere.

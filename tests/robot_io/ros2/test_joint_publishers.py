@@ -111,16 +111,20 @@ def driver(node, *names):
     return end
 
 
+def stopped_by(node, prefix=""):
+    end, began_s = driver(node, "a", "b"), time.monotonic()
+    said[prefix + "stopped"] = rig.until(rig.stopped, 5.0)
+    said[prefix + "after_s"] = time.monotonic() - began_s
+    return end
+
+
 assert rig.transition("configure") and rig.transition("activate")
 driver("hand", "c")
 time.sleep(0.5)
 said = {"start": rig.trigger("start")}
 time.sleep(2.0)
 said["beside another driver"] = rig.why
-end = driver("sim", "a", "b")
-began_s = time.monotonic()
-said["stopped"] = rig.until(rig.stopped, 5.0)
-said["after_s"] = time.monotonic() - began_s
+end = stopped_by("sim")
 said["why"] = rig.why
 rig.trigger("rearm")
 rig.trigger("start")
@@ -132,10 +136,7 @@ rig.trigger("rearm")
 said["start again"] = rig.trigger("start")
 time.sleep(1.5)
 said["again"] = rig.why
-end = driver("world", "a", "b")
-began_s = time.monotonic()
-said["twin stopped"] = rig.until(rig.stopped, 5.0)
-said["twin after_s"] = time.monotonic() - began_s
+end = stopped_by("world", "twin ")
 said["twin"] = rig.why
 print(json.dumps(said), flush=True)
 rig.end()

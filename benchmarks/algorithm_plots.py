@@ -35,7 +35,7 @@ def save_algorithm_plot(cells: Sequence[Cell], file: Path) -> Path:
     tasks = [task for task, _ in Counter(cell["task"] for cell in cells).most_common()]  # the best measured at the top
     names = sorted({cell["algorithm"] for cell in cells}, key=lambda name: (name not in _OURS, name))
     rivals = [name for name in names if name not in _OURS]
-    colours = _OURS | {name: _RIVALS[index % len(_RIVALS)] for index, name in enumerate(rivals)}
+    colors = _OURS | {name: _RIVALS[index % len(_RIVALS)] for index, name in enumerate(rivals)}
     lines = [len({cell["algorithm"] for cell in cells if cell["task"] == task}) for task in tasks]
     heights = [_ROW_IN + _LINE_IN * max(number, 5) for number in lines]
     figure = new_figure(10.6, sum(heights))
@@ -45,13 +45,13 @@ def save_algorithm_plot(cells: Sequence[Cell], file: Path) -> Path:
         bottom, height = top - share + 0.5 * inch, share - 0.87 * inch
         groups = _by_algorithm([cell for cell in cells if cell["task"] == task])
         curves = figure.add_axes((0.05, bottom, 0.3, height))
-        _draw_curves(curves, groups, colours)
+        _draw_curves(curves, groups, colors)
         title(curves, f"{task}: success")
         final = figure.add_axes((0.52, bottom, 0.22, height))
-        _draw_final(final, groups, colours)
+        _draw_final(final, groups, colors)
         title(final, "after the last round, 95 %")
         length = figure.add_axes((0.775, bottom, 0.21, height))
-        _draw_lengths(length, groups, colours)
+        _draw_lengths(length, groups, colors)
         title(length, "steps to success")
         top -= share
     return save_svg(figure, file)
@@ -80,12 +80,12 @@ def pooled_curve(cells: Sequence[Cell]) -> tuple[NDArray[np.int64], NDArray[np.f
     return np.array(rounds, dtype=np.int64), np.array(rates)
 
 
-def _draw_curves(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mapping[str, str]) -> None:
+def _draw_curves(axes: Any, groups: Mapping[str, Sequence[Cell]], colors: Mapping[str, str]) -> None:
     for name, cells in reversed(list(groups.items())):  # the best on top
         rounds, rates = pooled_curve(cells)
         ours = name in _OURS
         look = {"linewidth": 2.4 if ours else 1.3, "marker": "o", "markersize": 4.5 if ours else 3}
-        axes.plot(rounds, rates, color=colours[name], **look)
+        axes.plot(rounds, rates, color=colors[name], **look)
     axes.set_ylim(0, 1.02)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1], [percent(share) for share in (0, 0.25, 0.5, 0.75, 1)])
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -93,13 +93,13 @@ def _draw_curves(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mappi
     plain(axes, "y")
 
 
-def _draw_final(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mapping[str, str]) -> None:
+def _draw_final(axes: Any, groups: Mapping[str, Sequence[Cell]], colors: Mapping[str, str]) -> None:
     for row, (name, cells) in enumerate(groups.items()):
         successes, episodes = _pooled(cells)
         low, high = wilson_interval(successes, episodes)
-        axes.plot([low, high], [row, row], color=colours[name], linewidth=2)
-        axes.plot([successes / episodes], [row], "o", color=colours[name], markersize=6)
-        words = {"color": colours[name], "fontweight": "bold" if name in _OURS else "normal"}
+        axes.plot([low, high], [row, row], color=colors[name], linewidth=2)
+        axes.plot([successes / episodes], [row], "o", color=colors[name], markersize=6)
+        words = {"color": colors[name], "fontweight": "bold" if name in _OURS else "normal"}
         place = {"xycoords": ("axes fraction", "data"), "va": "center", "ha": "right", "fontsize": 8}
         axes.annotate(f"{name}, {count(len(cells), 'seed')}", (-0.04, row), **words, **place)
     axes.set_ylim(len(groups) - 0.5, -0.5)
@@ -110,7 +110,7 @@ def _draw_final(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mappin
     plain(axes, "x")
 
 
-def _draw_lengths(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mapping[str, str]) -> None:
+def _draw_lengths(axes: Any, groups: Mapping[str, Sequence[Cell]], colors: Mapping[str, str]) -> None:
     """How long a success takes: from the supervised policy (hollow) to the last one (full), means over seeds."""
     for row, (name, cells) in enumerate(groups.items()):
         pairs = [(cell["sft_length_given_success"], cell["length_given_success"]) for cell in cells]
@@ -118,9 +118,9 @@ def _draw_lengths(axes: Any, groups: Mapping[str, Sequence[Cell]], colours: Mapp
         if not len(known):
             continue
         first, last = known.mean(axis=0)
-        axes.plot([first, last], [row, row], color=colours[name], linewidth=1.5)
-        axes.plot([first], [row], "o", color=colours[name], markersize=5, markerfacecolor="white")
-        axes.plot([last], [row], "o", color=colours[name], markersize=6)
+        axes.plot([first, last], [row, row], color=colors[name], linewidth=1.5)
+        axes.plot([first], [row], "o", color=colors[name], markersize=5, markerfacecolor="white")
+        axes.plot([last], [row], "o", color=colors[name], markersize=6)
     axes.set_ylim(len(groups) - 0.5, -0.5)
     axes.set_yticks([])
     axes.locator_params(axis="x", nbins=4)

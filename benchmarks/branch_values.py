@@ -83,7 +83,7 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     learner, config, _ = learner_of_run(run)
     if not isinstance(learner, TrueDynamics):
-        raise UserError(f"{run} practised with {config.algorithm}; expected a run of the ladder with true dynamics")
+        raise UserError(f"{run} practiced with {config.algorithm}; expected a run of the ladder with true dynamics")
     fitted = learner.fit_world(torch_generator(config.seed, "branch values", 0))
     chosen = torch.randint(len(fitted.starts.tick), (groups,), generator=torch_generator(config.seed, "starts", 0))
     starts = Starts(*(part[chosen].repeat_interleave(draws, 0) for part in fitted.starts))

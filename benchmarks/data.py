@@ -1,5 +1,5 @@
 """Episodes: windows a second against LeRobotDataset and a bare memory map, recordings that are killed, and what
-offline fine-tuning gains over behaviour cloning.
+offline fine-tuning gains over behavior cloning.
 
 Each part is kept in OUT/data/ when it is measured; parts and cells that are there are not measured again.
 """
@@ -75,7 +75,7 @@ def table(result: dict[str, Any]) -> str:
     if "offline_gain_points" in result:
         low, high = result["offline_gain_interval"]
         rows.append(
-            f"| gain of habc over behaviour cloning, points | {result['offline_gain_points']:.0f} "
+            f"| gain of habc over behavior cloning, points | {result['offline_gain_points']:.0f} "
             f"[{low:.0f}, {high:.0f}] |"
         )
     machine = result["machine"]

@@ -1,4 +1,4 @@
-"""Offline fine-tuning against behaviour cloning on the same 200 mixed episodes: 8 demonstrations, and 192 rollouts of
+"""Offline fine-tuning against behavior cloning on the same 200 mixed episodes: 8 demonstrations, and 192 rollouts of
 the policy that was cloned from them, of which a supervisor rescued some.
 
 All cells of a seed start anew from the same initial weights and take the same gradient steps; evaluation seeds are
@@ -51,7 +51,7 @@ def keep_once(file: Path, settings: Any, measure: Callable[[], dict[str, Any]]) 
 
 
 def gather(folder: Path) -> dict[str, Any]:
-    """Success of each algorithm over the seeds that have been measured, and the gain of HABC over behaviour cloning."""
+    """Success of each algorithm over the seeds that have been measured, and the gain of HABC over behavior cloning."""
     cells = [json.loads(file.read_text()) for file in sorted(folder.glob("offline-*.json"))]
     offline: dict[str, Any] = {}
     for name in ALGORITHMS:

@@ -1,6 +1,6 @@
 """The demo over several seeds, with two controls: the same supervised policy, the same number of gradient steps.
 
-``behaviour cloning`` goes on with the same demonstrations; ``filtered`` also practises, alone, and adds its own
+``behavior cloning`` goes on with the same demonstrations; ``filtered`` also practices, alone, and adds its own
 successes. Cells are kept in OUT/demo/ and in the run folders: an interrupted benchmark goes on where it was.
 """
 
@@ -26,7 +26,7 @@ from vla_rl.training.beside import NAME as ALONE
 from vla_rl.training.beside import own_settings
 
 CONTROLS = {
-    "behaviour cloning": ["algorithm=sft", "budget.episodes_per_round=0"],
+    "behavior cloning": ["algorithm=sft", "budget.episodes_per_round=0"],
     "filtered": ["algorithm=filtered_bc", "takeover.enabled=false"],
 }
 
@@ -143,7 +143,7 @@ def _gather_cell(seed: int, runs: Path, setup_s: float) -> dict[str, Any]:
         "seed": seed,
         "sft_success": first["successes"] / first["episodes"],
         "final_success": last["successes"] / last["episodes"],
-        "control_success": final["behaviour cloning"]["successes"] / final["behaviour cloning"]["episodes"],
+        "control_success": final["behavior cloning"]["successes"] / final["behavior cloning"]["episodes"],
         "filtered_success": final["filtered"]["successes"] / final["filtered"]["episodes"],
         "alone_success": alone["successes"] / alone["episodes"],
         "alone_real_episodes": alone["real_episodes"],

@@ -100,11 +100,11 @@ def table(result: dict[str, Any]) -> str:
     explored = found["exploration"]
     lines += [
         "",
-        f"Practised in {explored['precision']} and learnt in full precision, the run ends at {explored['successes']}/"
-        f"{explored['episodes']}; practised in full precision, at {explored['full_successes']}/"
+        f"Practiced in {explored['precision']} and learnt in full precision, the run ends at {explored['successes']}/"
+        f"{explored['episodes']}; practiced in full precision, at {explored['full_successes']}/"
         f"{explored['full_episodes']} (one seed).",
     ]
-    lines += ["", "Differences are of normalised actions, against the policy in torch, on the same noise.", ""]
+    lines += ["", "Differences are of normalized actions, against the policy in torch, on the same noise.", ""]
     lines.append(f"{origin(result['rows'])} Command: `{result['command']}`.")
     return "\n".join(lines)
 

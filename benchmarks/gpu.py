@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     """Markdown: one row per network."""
     rows = [
-        "| network | parameters | chunks/s, one at a time | 64 at a time | learner, samples/s | model FLOP utilisation "
+        "| network | parameters | chunks/s, one at a time | 64 at a time | learner, samples/s | model FLOP utilization "
         "| new weights act after |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -75,7 +75,7 @@ def table(result: dict[str, Any]) -> str:
         )
     frames = ", ".join(f"{_figure(value)} of {size}" for size, value in result["world_model"].items())
     note = (
-        f"Imagined frames a second, one stream: {frames}. Utilisation: of what a large matrix product reaches. "
+        f"Imagined frames a second, one stream: {frames}. Utilization: of what a large matrix product reaches. "
         f"Device: {result['device']}. Command: `{result['command']}`."
     )
     return "\n".join([*rows, "", note])
@@ -252,7 +252,7 @@ def _deployed(
 
 
 def _learner(model: "FlowVLA", clock: Clock, size: int) -> dict[str, float]:
-    """Whole updates: forward, backward, optimiser and average; `flops` of an update's matrix products."""
+    """Whole updates: forward, backward, optimizer and average; `flops` of an update's matrix products."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -260,7 +260,7 @@ def table(found: list[dict[str, Any]]) -> str:
     before = {cell["seed"]: cell["supervised"] for cell in found}
     rows.append("| supervised policy | " + " | ".join(f"{before[seed]:.1%}" for seed in seeds) + " |")
     for rung, (words, _) in (RUNGS | ABLATIONS).items():
-        practised = {cell["seed"]: f"{cell['practised']:.1%}" for cell in found if cell["rung"] == rung}
-        if practised:
-            rows.append(f"| {words} | " + " | ".join(practised.get(seed, "") for seed in seeds) + " |")
+        practiced = {cell["seed"]: f"{cell['practised']:.1%}" for cell in found if cell["rung"] == rung}
+        if practiced:
+            rows.append(f"| {words} | " + " | ".join(practiced.get(seed, "") for seed in seeds) + " |")
     return "\n".join(rows)

@@ -1,7 +1,7 @@
 """Samples a second of the learner, how much of a bare forward and backward pass it keeps, and how many times those of
 lerobot's trainer that is.
 
-The bare pass is the same network on one batch that lies ready in memory, without optimiser, data or averaging of
+The bare pass is the same network on one batch that lies ready in memory, without optimizer, data or averaging of
 weights. lerobot-train's step has the same network (our plug-in), batch size and episodes, as a LeRobotDataset of
 pictures, and like ours no loader processes; its update alone has a batch that lies ready. All alternate in short
 blocks, so that a busy machine slows all.

@@ -1,6 +1,6 @@
 """Meta-World with two 64 px cameras against the bare benchmark, and what each way of drawing costs.
 
-Times are processor times of this process: a neighbour on the machine, or a second thread of the graphics library, does
+Times are processor times of this process: a neighbor on the machine, or a second thread of the graphics library, does
 not flatter them. Environment and bare benchmark take turns with the same actions, those of the scripted expert.
 """
 

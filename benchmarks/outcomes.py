@@ -294,7 +294,7 @@ def after_each_third(played: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
-    """Practise from the supervised policy of a cell's task and seed, with changes to the config of practice alone, or
+    """Practice from the supervised policy of a cell's task and seed, with changes to the config of practice alone, or
     go on with that run; returns the seconds of processor time that it took now.
     """
     return run_verb(_practice(cell, runs, changes), runs / cell.name)

@@ -114,8 +114,8 @@ def _draw_stills(file: Path, episodes: dict[str, tuple[list[Any], bool]], hz: in
                 title(axes, f"{time_s} s")
         row[0].text(-0.12, 0.5, name, transform=row[0].transAxes, ha="right", va="center", fontsize=8, color=MUTED)
         paths = np.stack([points for _, points in frames])  # [T, arms, 3]
-        for arm, colour in enumerate((POLICY, HUMAN)):
-            row[-1].plot(paths[:, arm, 0], paths[:, arm, 2], color=colour, linewidth=0.8)
+        for arm, color in enumerate((POLICY, HUMAN)):
+            row[-1].plot(paths[:, arm, 0], paths[:, arm, 2], color=color, linewidth=0.8)
         plain(row[-1])
         row[-1].set_xticks([])
         row[-1].set_yticks([])

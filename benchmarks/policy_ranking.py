@@ -69,11 +69,11 @@ def keys(found: list[dict[str, Any]]) -> dict[str, Any]:
     """
     if len(found) < 3:
         return {}
-    rates, centred = _rates(found), _centred(found)
+    rates, centered = _rates(found), _centred(found)
     result: dict[str, Any] = {"foretold_ranking": found, "ranking_policies": len(found)}
     for name, correlation in (("pearson", _pearson), ("spearman", _spearman)):
-        result[f"ranking_unseen_{name}"] = correlation(centred)
-        result[f"ranking_unseen_{name}_interval"] = bootstrap_interval(centred, correlation, seed=0)
+        result[f"ranking_unseen_{name}"] = correlation(centered)
+        result[f"ranking_unseen_{name}_interval"] = bootstrap_interval(centered, correlation, seed=0)
     tasks = sorted({cell["task"] for cell in found})
     own = [_rates([cell for cell in found if cell["task"] == task]) for task in tasks]
     violations = [mean_maximum_rank_violation(*each.T) for each in own]

@@ -1,4 +1,4 @@
-"""Ways to practise without a person, by row of the benchmark `outcomes`: changes to the preset `alone`."""
+"""Ways to practice without a person, by row of the benchmark `outcomes`: changes to the preset `alone`."""
 
 OURS = (
     "imagined_edit",
@@ -63,7 +63,7 @@ METHODS = {
     "bold_hurried": WHOLE_EDITS,
     "untaught": _UNTAUGHT,
     "edit": [*_UNTAUGHT, "learning.best_of_n.num_samples=1"],  # without choosing; teaching alone is filtered_bc
-    # All of ours but the edit that imagination practises; candidates are moved by chance.
+    # All of ours but the edit that imagination practices; candidates are moved by chance.
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],

@@ -25,7 +25,7 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.training.workers import RolloutJob, RolloutPool
 
 COLLECTORS = (1, 2, 4, 8)
-MODELLED = 1024
+MODELED = 1024
 _CONTROL_HZ, _STEPS = 50.0, 100
 _EPISODES_EACH = 8
 _NODES = 2
@@ -79,7 +79,7 @@ def table(result: dict[str, Any]) -> str:
         told.append(
             f"Episodes a second of collectors that wait for a robot of {_CONTROL_HZ:.0f} Hz ({_STEPS} steps): {rates}. "
             f"By the model that a learner adds one episode after the other, {1e3 * result['service_s']:.0f} ms each "
-            f"(measured): {result[f'collectors_{MODELLED}_modelled']:.0f} with {MODELLED}."
+            f"(measured): {result[f'collectors_{MODELED}_modelled']:.0f} with {MODELED}."
         )
     if "node_kills_survived" in result:
         told.append(
@@ -159,8 +159,8 @@ def _collectors() -> dict[str, float]:
             store.add(episode)
             times_s.append(time.perf_counter() - started_s)
     service_s = float(np.median(times_s))
-    modelled = min(MODELLED * found["collectors_1"], 1 / service_s)
-    return {**found, "service_s": service_s, f"collectors_{MODELLED}_modelled": modelled}
+    modeled = min(MODELED * found["collectors_1"], 1 / service_s)
+    return {**found, "service_s": service_s, f"collectors_{MODELED}_modelled": modeled}
 
 
 def _nodes(kills: int) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 Three cubes, and a sentence that names the one that belongs in the tray. Every start of the evaluation is played under
 all three sentences, so that a policy which does not read makes at most one of three, whatever else it can. Per seed a
-supervised policy practises all three tasks at once. Finished cells are kept in OUT/sentences/.
+supervised policy practices all three tasks at once. Finished cells are kept in OUT/sentences/.
 """
 
 import argparse
@@ -89,18 +89,18 @@ def _successes(cells: list[dict[str, Any]], kind: str) -> NDArray[np.float64]:
 
 def _measure(seed: int, runs: Path) -> dict[str, Any]:
     arguments = ["train", "--config", "alone", "--seed", str(seed), *CHANGES, "torch_threads=1", *in_float32("alone")]
-    deaf, base, practised = (runs / f"{seed}-{kind}" for kind in KINDS)
+    deaf, base, practiced = (runs / f"{seed}-{kind}" for kind in KINDS)
     cpu_s = 0.0
     for folder, changes in (
         (deaf, ["budget.rounds=0"]),
         (base, [FILM, "budget.rounds=0"]),
-        (practised, [FILM, "--from", str(base), *PRACTICE]),
+        (practiced, [FILM, "--from", str(base), *PRACTICE]),
     ):
         cpu_s = run_verb([*arguments, *changes], folder)
-    budget = read_yaml(practised / "config.yaml")["budget"]
+    budget = read_yaml(practiced / "config.yaml")["budget"]
     return {
         "seed": seed,
-        **{kind: _by_task(folder) for kind, folder in zip(KINDS, (deaf, base, practised), strict=True)},
+        **{kind: _by_task(folder) for kind, folder in zip(KINDS, (deaf, base, practiced), strict=True)},
         "starts": _STARTS,
         "practice_episodes": budget["rounds"] * budget["episodes_per_round"],
         "cpu_s": round(cpu_s, 1),  # of the practice
@@ -117,7 +117,7 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: one row per policy, one column per sentence."""
     cells = result["cells"]
     rows = [
-        f"| policy | {' | '.join(f'the {colour} cube' for colour in COLOR_TASKS.values())} | seeds |",
+        f"| policy | {' | '.join(f'the {color} cube' for color in COLOR_TASKS.values())} | seeds |",
         "|---|---|---|---|---|",
     ]
     names = {

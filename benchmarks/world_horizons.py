@@ -46,7 +46,7 @@ class HorizonConfig:
 
 
 def probe_floor(model: WorldModel, cache: FrameCache, probe: StateProbe, positions: Float32Array) -> dict[str, float]:
-    """Errors of the probe on held-out real frames and on their reconstructions, metres, per point and together."""
+    """Errors of the probe on held-out real frames and on their reconstructions, meters, per point and together."""
     real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.episodes])
     drawn = np.random.default_rng(0).permutation(len(real))[:_FLOOR_FRAMES]
     images = pictures(cache, real[drawn], model.spec.cameras)
@@ -96,7 +96,7 @@ def horizon_curves(
     points: dict[str, Sequence[int]],
     config: HorizonConfig | None = None,
 ) -> dict[str, Any]:
-    """Errors of imagined futures by horizon, metres.
+    """Errors of imagined futures by horizon, meters.
 
     Args:
         model: in eval mode.

@@ -50,7 +50,7 @@ class StateProbe(nn.Module):
         self.register_buffer("std", torch.ones(points, 3))
 
     def forward(self, images: Tensor) -> Tensor:
-        """uint8 [B, cameras, H, W, 3] -> metres [B, K, 3]."""
+        """uint8 [B, cameras, H, W, 3] -> meters [B, K, 3]."""
         x = images.permute(0, 1, 4, 2, 3).flatten(1, 2).float() / 255 - 0.5
         out: Tensor = self.readout(self.features(x)).unflatten(1, (-1, 3))
         return out * self.std + self.mean
@@ -61,7 +61,7 @@ def true_positions(cache: FrameCache, truth: Callable[[Episode], Float32Array]) 
 
     Args:
         cache: the episodes.
-        truth: episode -> positions of K points at every observation, float32 [T, K, 3], metres, for example by sending
+        truth: episode -> positions of K points at every observation, float32 [T, K, 3], meters, for example by sending
             its actions again in the simulator.
     """
     episodes = track(cache.episodes, "true positions", "episode")
@@ -99,12 +99,12 @@ def train_probe(spec: WorldSpec, cache: FrameCache, positions: Float32Array) -> 
 
 @torch.no_grad()
 def read_positions(probe: StateProbe, images: Tensor, batch: int = 256) -> Float32Array:
-    """What the probe reads of frames uint8 [B, cameras, H, W, 3]: float32 [B, K, 3], metres."""
+    """What the probe reads of frames uint8 [B, cameras, H, W, 3]: float32 [B, K, 3], meters."""
     parts = [probe(part) for part in images.split(batch)]
     return torch.cat(parts).numpy()
 
 
 def position_error(found: NDArray[np.float32], true: NDArray[np.float32], points: Sequence[int]) -> Float32Array:
-    """Mean distance over some of the points, float32 [...], metres, of [..., K, 3] and [..., K, 3]."""
+    """Mean distance over some of the points, float32 [...], meters, of [..., K, 3] and [..., K, 3]."""
     distance = np.linalg.norm(found[..., list(points), :] - true[..., list(points), :], axis=-1)
     return distance.mean(-1).astype(np.float32)

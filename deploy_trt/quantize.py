@@ -93,7 +93,7 @@ def quantize_deployment(
     if mode not in (*ORT_MODES, *MODELOPT_MODES):
         raise UserError(
             f"there is no quantisation {mode!r}.{did_you_mean(mode, [*ORT_MODES, *MODELOPT_MODES])} "
-            "NVFP4 has no ONNX quantiser in ModelOpt; it is quantised in torch"
+            "NVFP4 has no ONNX quantizer in ModelOpt; it is quantised in torch"
         )
     feeds = {} if mode == "int8-dynamic" else record_feeds(deployment, observations)
     quantizers = {
@@ -132,15 +132,15 @@ def _converted(deployment: Deployment, quantizers: Mapping[str, Callable[[Path, 
 
 
 def _optimised(model: Any) -> Any:
-    """Transposed weights folded, so that quantisers find constant weights. From trained weights: see the first trap."""
+    """Transposed weights folded, so that quantizers find constant weights. From trained weights: see the first trap."""
     import onnxscript.optimizer
 
     from deploy_trt.export.graph import quiet_exporter
 
     with quiet_exporter():
-        optimised = onnxscript.optimizer.optimize(model)
-    del optimised.graph.value_info[:]  # of shapes before the transposes were folded; quantisers infer them anew
-    return optimised
+        optimized = onnxscript.optimizer.optimize(model)
+    del optimized.graph.value_info[:]  # of shapes before the transposes were folded; quantizers infer them anew
+    return optimized
 
 
 def _quantizer(mode: str, feeds: list[dict[str, Array]], modelopt_python: Path | None) -> Callable[[Path, Path], None]:

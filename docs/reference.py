@@ -131,7 +131,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Name the dialogue of the search, which the theme leaves without a name for screen readers."""
+    """Name the dialog of the search, which the theme leaves without a name for screen readers."""
     del page, config
     return output.replace('"search" role="dialog"', '"search" role="dialog" aria-label="Search"')
 

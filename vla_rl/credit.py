@@ -26,7 +26,7 @@ Two options are for people as they are, slow to get hold and hesitant: `takeover
 only ever take steps away from a loss.
 
 An unlabeled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
-actor; what people did is still imitated. Pure numpy, vectorised over a flat array of many episodes. Source: arXiv
+actor; what people did is still imitated. Pure numpy, vectorized over a flat array of many episodes. Source: arXiv
 2606.17043, intervention-aware credit.
 """
 
@@ -123,7 +123,7 @@ class StepCredit:
         chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
             of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin
             in an intervention.
-        outcome_stop: int64 [N], the first row that a judgement of what was done from here on must not reach: as
+        outcome_stop: int64 [N], the first row that a judgment of what was done from here on must not reach: as
             ``chunk_stop``, but waiting for a plan, which is not imitated either, led to the outcome as well.
     """
 

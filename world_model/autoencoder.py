@@ -28,7 +28,7 @@ class ResidualBlock(nn.Module):
 class Autoencoder(nn.Module):
     """Encodes and decodes frames with all their cameras.
 
-    Latents leave `encode` standardised per channel, once `set_statistics` has been called.
+    Latents leave `encode` standardized per channel, once `set_statistics` has been called.
 
     Args:
         config: sizes.
@@ -91,7 +91,7 @@ class Autoencoder(nn.Module):
         return len(self.cameras) * self.side**2 * self.config.latent_channels
 
     def set_statistics(self, latents: Tensor) -> None:
-        """Standardise latents like these from now on, [B, N, D], as `encode` gives them before the first call."""
+        """Standardize latents like these from now on, [B, N, D], as `encode` gives them before the first call."""
         flat = latents.flatten(0, -2)
         mean = self.over_places(flat.mean(0))
         self.latent_mean.copy_(mean)

@@ -113,7 +113,7 @@ class Dynamics(nn.Module):
         for name in ("action_mean", "action_std"):
             self.register_buffer(name, torch.ones(spec.action_dim) * (not name.endswith("mean")))
         self.register_buffer("latent_change_std", torch.ones(token_dim))
-        # Least squares: state, its motion, action and 1 -> the change of the state, all normalised.
+        # Least squares: state, its motion, action and 1 -> the change of the state, all normalized.
         self.register_buffer("servos", torch.zeros(2 * spec.state_dim + spec.action_dim + 1, spec.state_dim))
 
     def hidden(self, context: Context) -> tuple[Tensor, Tensor]:

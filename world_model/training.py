@@ -6,7 +6,7 @@ promise of cost: the learning rate then follows the clock.
 
 ::
 
-    FOLDER/autoencoder.checkpoint   weights, average, optimiser, steps and processor seconds of the first stage
+    FOLDER/autoencoder.checkpoint   weights, average, optimizer, steps and processor seconds of the first stage
     FOLDER/dynamics.checkpoint      and of the second; both are safetensors
     FOLDER/metrics.jsonl            a line for every 50 steps
     FOLDER/config.json, weights-*.safetensors   the finished model

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.execution import grid, host_cost, jitter, trials
     from benchmarks.execution.plots import draw
     from benchmarks.execution.policies import VARIANTS, policy_folder, train_policies
-    from benchmarks.execution.summary import summarise
+    from benchmarks.execution.summary import summarize
     from vla_rl.core.config import load_config
     from vla_rl.core.config_files import config_file, read_yaml
     from vla_rl.core.errors import UserError, did_you_mean
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         host_cost.measure_corrector(cells, policy_folder(runs, config.task.env, "plain"))
     if "jitter" in options.parts:
         jitter.measure(cells, options.seconds)
-    result = summarise(cells.read())
+    result = summarize(cells.read())
     draw(result, options.out)
     return result
 

@@ -35,7 +35,7 @@ _TIMINGS = {
 }
 
 
-def summarise(cells: Sequence[Found]) -> Found:
+def summarize(cells: Sequence[Found]) -> Found:
     """Everything that is known; figures whose cells are missing are left out."""
     result: Found = {"cells": [cell for cell in cells if cell["kind"] == "success"]}
     result["measured"] = [{"measured": cell["measured"]} for cell in cells]

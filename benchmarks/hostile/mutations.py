@@ -31,7 +31,7 @@ def mutate(content: bytes, others: Sequence[bytes], chance: random.Random, mark:
 
     Args:
         content: of the file.
-        others: contents of its neighbours, to be swapped in.
+        others: contents of its neighbors, to be swapped in.
         chance: decides.
         mark: the file that appears if anything is executed.
 

@@ -92,7 +92,7 @@ def draw_segments(store: EpisodeStore) -> Any | None:
         _draw_masks(figure, (left, bottom, 0.335, height), name, episode)
     from matplotlib.patches import Patch
 
-    handles = [Patch(color=colour, label=words) for words, colour in _SEGMENT_LEGEND]
+    handles = [Patch(color=color, label=words) for words, color in _SEGMENT_LEGEND]
     figure.legend(handles=handles, loc="lower center", ncol=6, fontsize=7.5, frameon=False, labelcolor=INK)
     return figure
 
@@ -222,10 +222,10 @@ def _draw_masks(figure: Any, place: tuple[float, float, float, float], name: str
     )
     axes = figure.add_axes((left, bottom + 0.065, width, top - strip - bottom - 0.07))
     bars = _bars(episode)
-    for row, (label, colours) in enumerate(bars.items()):
+    for row, (label, colors) in enumerate(bars.items()):
         y = len(bars) - 1 - row
-        for colour, start, stop in _runs(colours):
-            axes.barh(y, stop - start, left=start, height=0.72, color=colour, linewidth=0)
+        for color, start, stop in _runs(colors):
+            axes.barh(y, stop - start, left=start, height=0.72, color=color, linewidth=0)
         axes.text(-0.015 * len(episode), y, label, fontsize=7.5, color=INK, ha="right", va="center")
     axes.set_xlim(0, len(episode))
     axes.set_ylim(-0.5, len(bars) - 0.5)
@@ -235,7 +235,7 @@ def _draw_masks(figure: Any, place: tuple[float, float, float, float], name: str
 
 
 def _bars(episode: Episode) -> dict[str, list[str]]:
-    """What a bar shows of each step: its colour, [T]."""
+    """What a bar shows of each step: its color, [T]."""
     credits = {rule: _credit(episode, rule) for rule in RULES}
     paper = credits["paper"]
     actor = {ActorKind.EXCLUDED: NOTHING, ActorKind.INTERVENTION: HUMAN, ActorKind.DEMONSTRATION: DEMO}
@@ -253,10 +253,10 @@ def _bars(episode: Episode) -> dict[str, list[str]]:
     }
 
 
-def _runs(colours: Sequence[str]) -> Iterator[tuple[str, int, int]]:
-    """(colour, first step, step after the last) of every run of one colour."""
+def _runs(colors: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+    """(color, first step, step after the last) of every run of one color."""
     start = 0
-    for step in range(1, len(colours) + 1):
-        if step == len(colours) or colours[step] != colours[start]:
-            yield colours[start], start, step
+    for step in range(1, len(colors) + 1):
+        if step == len(colors) or colors[step] != colors[start]:
+            yield colors[start], start, step
             start = step

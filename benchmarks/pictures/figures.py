@@ -106,9 +106,9 @@ def draw_label_bias() -> Any:
     axes.plot(rescued, biased, color=BAD, linewidth=1.2, label="s / (s + (1 \N{MINUS SIGN} f)(1 \N{MINUS SIGN} s))")
     axes.axhline(_SUCCESS_RATE, color=GOOD, linewidth=1.2, label=f"s = {_SUCCESS_RATE:g}, what the policy can do alone")
     shares = np.linspace(0, 0.9, 10)
-    for rule, colour, marker in zip(RULES, (BAD, GOOD), "os", strict=True):
+    for rule, color, marker in zip(RULES, (BAD, GOOD), "os", strict=True):
         found = [_taught_value(rule, float(share)) for share in shares]
-        axes.plot(shares, found, marker, color=colour, markersize=4.5, label=f"labels of 4,000 episodes, rule {rule}")
+        axes.plot(shares, found, marker, color=color, markersize=4.5, label=f"labels of 4,000 episodes, rule {rule}")
     axes.set_ylim(0, 1.02)
     axes.set_xlim(-0.02, 1.0)
     axis_labels(axes, "f, share of the failing episodes that a person rescues", "p$_v$ of the initial state")
@@ -123,11 +123,11 @@ def draw_reliability(forecasts: Sequence[Forecasts]) -> Any:
     figure = new_figure(4.6, 4.2)
     axes = figure.add_axes((0.13, 0.12, 0.84, 0.79))
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1, linestyle=":")
-    for forecast, colour in zip(reversed(forecasts), (POLICY, WEIGHT, MUTED), strict=False):
+    for forecast, color in zip(reversed(forecasts), (POLICY, WEIGHT, MUTED), strict=False):
         area = 400 * np.array(forecast.samples) / sum(forecast.samples)
-        axes.plot(forecast.predicted, forecast.observed, color=colour, linewidth=1.4)
+        axes.plot(forecast.predicted, forecast.observed, color=color, linewidth=1.4)
         label = f"round {forecast.round}: calibration error {forecast.calibration_error:.2f}"
-        look = {"color": colour, "edgecolors": "white", "zorder": 3}
+        look = {"color": color, "edgecolors": "white", "zorder": 3}
         axes.scatter(forecast.predicted, forecast.observed, 12 + area, label=label, **look)
     axes.set_xlim(-0.02, 1.02)
     axes.set_ylim(-0.02, 1.02)

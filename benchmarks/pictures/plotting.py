@@ -1,4 +1,4 @@
-"""What all pictures drawn with matplotlib share: colours, plain axes, and files that are whole or not there."""
+"""What all pictures drawn with matplotlib share: colors, plain axes, and files that are whole or not there."""
 
 import colorsys
 import io
@@ -54,20 +54,20 @@ def save_svg(figure: Any, file: Path) -> Path:
 
 
 def _following_the_system(svg: str) -> str:
-    """Make every colour of an SVG a variable that has its lightness inverted where dark pages are preferred."""
-    # What is drawn without a colour of its own is black.
+    """Make every color of an SVG a variable that has its lightness inverted where dark pages are preferred."""
+    # What is drawn without a color of its own is black.
     svg = re.sub(r"(<svg\b[^>]*>)", r'\1\n <g style="fill: #000000">', svg, count=1).replace("</svg>", "</g>\n</svg>")
-    colours = sorted(set(re.findall(r"(?<=(?:fill|roke): )#[0-9a-f]{6}\b", svg)))
-    light = "; ".join(f"--c{colour[1:]}: {colour}" for colour in colours)
-    dark = "; ".join(f"--c{colour[1:]}: {_inverted(colour)}" for colour in colours)
+    colors = sorted(set(re.findall(r"(?<=(?:fill|roke): )#[0-9a-f]{6}\b", svg)))
+    light = "; ".join(f"--c{color[1:]}: {color}" for color in colors)
+    dark = "; ".join(f"--c{color[1:]}: {_inverted(color)}" for color in colors)
     style = f" <style>svg {{ {light} }} @media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>\n <g "
     svg = re.sub(r"(?<=(?:fill|roke): )#([0-9a-f]{6})\b", r"var(--c\1)", svg)
     return svg.replace(" <g ", style, 1)
 
 
-def _inverted(colour: str) -> str:
+def _inverted(color: str) -> str:
     """The same hue on a dark page: paper becomes dark and ink light, and what lies between stays readable."""
-    hue, lightness, saturation = colorsys.rgb_to_hls(*(int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)))
+    hue, lightness, saturation = colorsys.rgb_to_hls(*(int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)))
     rgb = colorsys.hls_to_rgb(hue, 0.66 if 0.3 < lightness < 0.8 else 0.96 - 0.85 * lightness, saturation)
     return "#" + "".join(f"{round(255 * value):02x}" for value in rgb)
 

@@ -120,7 +120,7 @@ def save_deployment(
         manifest: everything else.
         graphs: they lose their weights here.
         probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
-            [K, rows, W], normalised: what torch made of them. Of a policy that selects among N candidates both are
+            [K, rows, W], normalized: what torch made of them. Of a policy that selects among N candidates both are
             [K, 1 + N, rows, W], and there are ``tick`` [K], ``features`` [K, F], ``selection_noise``
             [K, `BestOfN.noise_rows`, W], ``values`` [K, N], ``chosen`` [K] and ``executed`` [K, H, A], raw units.
         reference: the graphs in float32, if ``graphs`` are not.

@@ -1,7 +1,7 @@
 """The graphs of the built-in policy: ``prefix`` once per observation, ``time`` once per weights, ``step`` once per
 integration step. Or one unrolled graph.
 
-Normalisation, noise, the loop and discrete dimensions are the runtime's. The integration inside ``step`` is in float32
+Normalization, noise, the loop and discrete dimensions are the runtime's. The integration inside ``step`` is in float32
 whatever the precision of the network: in half precision its rounding errors add up to other actions.
 """
 
@@ -22,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class PrefixGraph(nn.Module):
-    """Images, normalised state and text -> what ``step`` reads: keys, values, modulation (and mask); and what a
+    """Images, normalized state and text -> what ``step`` reads: keys, values, modulation (and mask); and what a
     selector sees, which is never told what is asked for.
     """
 
@@ -75,7 +75,7 @@ class StepGraph(nn.Module):
         keys, values, modulation = list(prefix[:layers]), list(prefix[layers : 2 * layers]), prefix[2 * layers]
         if len(actions) > 1:
             keys, values = ([part.expand(len(actions), -1, -1, -1) for part in parts] for parts in (keys, values))
-        # Without a backbone every token is there always: a constant, which the optimiser removes.
+        # Without a backbone every token is there always: a constant, which the optimizer removes.
         mask = prefix[-1] if _masked(self.policy) else torch.ones(1, self.tokens, dtype=torch.bool)
         noisy, of_time = actions.to(modulation.dtype), time_modulation.to(modulation.dtype)
         velocity = expert.denoise(noisy, of_time, step_size > 0, keys, values, modulation, mask).float()
@@ -83,7 +83,7 @@ class StepGraph(nn.Module):
 
 
 class UnrolledGraph(nn.Module):
-    """Everything from images to normalised actions in one graph: fastest where a call is dear, slow to export."""
+    """Everything from images to normalized actions in one graph: fastest where a call is dear, slow to export."""
 
     def __init__(self, policy: FlowVLA) -> None:
         super().__init__()

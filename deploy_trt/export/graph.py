@@ -1,6 +1,6 @@
 """A torch module -> an ONNX graph whose weights keep their names. Needs torch and onnxscript.
 
-Exported without the exporter's optimiser, which would fold transposes into weights and merge weights that happen to be
+Exported without the exporter's optimizer, which would fold transposes into weights and merge weights that happen to be
 equal (fresh norms are all ones): new weights could no longer be put in by name. It runs afterwards, around the weights.
 """
 
@@ -61,7 +61,7 @@ def export_module(name: str, module: nn.Module, inputs: Mapping[str, Tensor], ou
 
     Args:
         name: of the graph.
-        module: its parameters must be trained or perturbed: a fresh initialisation hides mistakes (zeros, ones). A
+        module: its parameters must be trained or perturbed: a fresh initialization hides mistakes (zeros, ones). A
             wrapping module holds its policy as ``policy``, which is no part of weight names.
         inputs: names -> example tensors, in the order of ``forward``'s arguments.
         outputs: names of what ``forward`` returns: a tensor, or a flat tuple of them.
@@ -146,7 +146,7 @@ def _named_weights(graph: str, model: Any, known: set[str]) -> dict[str, Array]:
 
 
 def _fold_constants(model: Any, weights: Mapping[str, Array]) -> None:
-    """Let the exporter's optimiser work around the weights: they are inputs while it does, so that it can neither fold
+    """Let the exporter's optimizer work around the weights: they are inputs while it does, so that it can neither fold
     nor merge them. TensorRT needs it: sequences, shapes and axes that are computed are constants afterwards.
     """
     import onnxscript.optimizer

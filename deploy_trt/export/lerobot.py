@@ -50,7 +50,7 @@ def export_lerobot(
         folder: made if missing; a deployment in it is replaced.
         spec: of the robot; its cameras are the policy's, in the policy's order.
         statistics: of state and action, of the training data.
-        image_statistics: camera -> (mean, std) of its channels in [0, 1], if the policy normalises images.
+        image_statistics: camera -> (mean, std) of its channels in [0, 1], if the policy normalizes images.
         tokenizer: the ``tokenizer.json`` of smolvla and pi0.
         meta: plain data to keep; ``policy_version`` becomes the manifest's.
 
@@ -106,7 +106,7 @@ def export_lerobot(
 
 
 def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
-    """A normalisation mode of lerobot as an `Affine`.
+    """A normalization mode of lerobot as an `Affine`.
 
     Raises:
         UserError: for a mode that is none of MEAN_STD, MIN_MAX, QUANTILES and IDENTITY.
@@ -123,7 +123,7 @@ def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
         "IDENTITY": (np.zeros_like(mean), np.ones_like(mean)),
     }
     if name not in affines:
-        raise UserError(f"normalisation {name!r} has no exporter.{did_you_mean(name, affines)}")
+        raise UserError(f"normalization {name!r} has no exporter.{did_you_mean(name, affines)}")
     offset, scale = affines[name]
     return Affine(tuple(offset.tolist()), tuple(scale.tolist()), () if name == "IDENTITY" else statistics.limit)
 
@@ -286,7 +286,7 @@ def _image_normalizations(
     normalizations = []
     for camera in spec.cameras:
         if mode == "MEAN_STD" and camera not in image_statistics:
-            raise UserError(f"the policy normalises images; give the mean and std of camera {camera!r}")
+            raise UserError(f"the policy normalizes images; give the mean and std of camera {camera!r}")
         mean, std = image_statistics[camera] if mode == "MEAN_STD" else ((0.0,) * 3, (1.0,) * 3)
         normalizations.append(ImageNormalization(torch.tensor(mean), torch.tensor(std) + _STD_EPSILON))
     return normalizations

@@ -1,6 +1,6 @@
 """The graphs of lerobot's act, diffusion, smolvla and pi0, around lerobot's own modules.
 
-Images enter as uint8 [1, H, W, 3]; scaling, resizing and normalising them is inside the graphs, as each policy does it.
+Images enter as uint8 [1, H, W, 3]; scaling, resizing and normalizing them is inside the graphs, as each policy does it.
 Flow time runs as in `vla_rl.core.flow_sampling`: 0 at noise, 1 at clean actions; lerobot's runs the other way.
 """
 
@@ -44,7 +44,7 @@ class _Normalizing(nn.Module):
 
 
 class ActGraph(_Normalizing):
-    """act: images and normalised state -> normalised actions [1, H, A], in one go."""
+    """act: images and normalized state -> normalized actions [1, H, A], in one go."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         *images, state = inputs
@@ -54,7 +54,7 @@ class ActGraph(_Normalizing):
 
 
 class DiffusionPrefix(_Normalizing):
-    """diffusion: images and normalised state -> the condition of the U-Net, [1, C]."""
+    """diffusion: images and normalized state -> the condition of the U-Net, [1, C]."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
         *images, state = inputs
@@ -107,7 +107,7 @@ class _Prefix(nn.Module):
 
 
 class SmolVLAPrefix(_Prefix):
-    """smolvla: images, normalised state and text -> keys and values of each layer, [1, heads, N, size], and mask."""
+    """smolvla: images, normalized state and text -> keys and values of each layer, [1, heads, N, size], and mask."""
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         from lerobot.policies.common.vla_utils import make_att_2d_masks

@@ -13,7 +13,7 @@ Precision = Literal["fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "int8
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a precision may cost, on normalised actions.
+    """What a precision may cost, on normalized actions.
 
     Attributes:
         cosine: of a chunk, at least.

@@ -66,7 +66,7 @@ class GraphInfo(FileInfo):
 
 @dataclass(frozen=True)
 class Affine:
-    """``normalised = (raw - offset) / scale``; scale 0 marks a constant dimension, which is 0 when normalised.
+    """``normalized = (raw - offset) / scale``; scale 0 marks a constant dimension, which is 0 when normalized.
 
     Attributes:
         offset, scale: Raw units.
@@ -79,7 +79,7 @@ class Affine:
 
     @classmethod
     def of(cls, statistics: VectorStatistics, discrete_dims: Sequence[int] = ()) -> Self:
-        """As a policy in torch normalises."""
+        """As a policy in torch normalizes."""
         offset, scale = statistics.affine(discrete_dims)
         return cls(tuple(map(float, offset)), tuple(map(float, scale)), statistics.limit)
 
@@ -171,7 +171,7 @@ class Manifest:
         reference: the same graphs in float32, where ``graphs`` are not: what new weights are verified against.
         weights: the file with all weights; None where they stand inside the graphs (quantised ones).
         probes: the file with recorded inputs and outputs.
-        state, action: normalisation.
+        state, action: normalization.
         state_mean, action_mean: fill the dimensions that a smaller robot lacks.
         discrete: (dimension, lower level, upper level) of action dimensions that have two levels.
         text, sampler: see there.

@@ -1,4 +1,4 @@
-"""Graphs on ONNX Runtime, on the CPU or on CUDA. The weights are put in by name before anything is optimised."""
+"""Graphs on ONNX Runtime, on the CPU or on CUDA. The weights are put in by name before anything is optimized."""
 
 from collections.abc import Mapping
 
@@ -21,7 +21,7 @@ class OrtBackend(Backend):
         name: ``ort-cpu`` or ``ort-cuda``.
         graphs: name -> ONNX.
         weights: content of the safetensors file that the graphs refer to; None if they hold their weights themselves.
-        optimise: False executes the graph node by node as it was exported, for reference.
+        optimize: False executes the graph node by node as it was exported, for reference.
 
     Raises:
         CheckpointError: for a graph that is none, or whose weights are elsewhere than in ``weights``.
@@ -33,7 +33,7 @@ class OrtBackend(Backend):
         name: str,
         graphs: Mapping[str, bytes],
         weights: bytes | None,
-        optimise: bool = True,
+        optimize: bool = True,
     ) -> None:
         import onnxruntime
 
@@ -42,7 +42,7 @@ class OrtBackend(Backend):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
-        if not optimise:
+        if not optimize:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if weights is not None:
             # As the content of an external file, which is read before constants are folded. `add_initializer` would

@@ -1,4 +1,4 @@
-"""Graphs on a backend -> a chunk in normalised units: the sampling loop around them.
+"""Graphs on a backend -> a chunk in normalized units: the sampling loop around them.
 
 A program belongs to one version of the weights and is replaced as a whole when new ones come.
 """
@@ -25,7 +25,7 @@ class Guidance:
     """What a chunk is pulled to (real-time chunking with the Jacobian replaced by the identity).
 
     Attributes:
-        target: float32 [H, W], normalised.
+        target: float32 [H, W], normalized.
         weights: float32 [H], how firmly each action is held.
     """
 
@@ -37,7 +37,7 @@ class Draws(NamedTuple):
     """Chunks for one observation.
 
     Attributes:
-        actions: float32 [B, rows, W], normalised: one, or with a selection the usual one and N candidates.
+        actions: float32 [B, rows, W], normalized: one, or with a selection the usual one and N candidates.
         features: What graph ``selection`` reads of the observation, [1, F], on the backend; None: there is none.
     """
 
@@ -82,7 +82,7 @@ class Program:
         Args:
             inputs: of the first graph, batch 1.
             noise: float32 [B, rows, W].
-            committed: float32 [d, W], normalised; every chunk begins with them.
+            committed: float32 [d, W], normalized; every chunk begins with them.
             guidance: see there.
             step_noise: float32 [steps, rows, W], of samplers that want it.
         """
@@ -213,7 +213,7 @@ class Program:
 
 
 def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
-    """What a program draws for recorded inputs, normalised: each float32 [rows, W], of several draws [B, rows, W]."""
+    """What a program draws for recorded inputs, normalized: each float32 [rows, W], of several draws [B, rows, W]."""
     several = probes["noise"].ndim == 4  # [K, B, rows, W]
     return [(drawn.actions if several else drawn.actions[0]).copy() for drawn in _draws(program, probes)]
 

@@ -1,4 +1,4 @@
-"""New weights in a running policy: put in by name, optimised, verified against the unoptimised graph, then swapped
+"""New weights in a running policy: put in by name, optimized, verified against the unoptimized graph, then swapped
 between two chunks. Whatever goes wrong, the weights that act go on acting.
 
 Threading law: `refresh` may run in any thread; only its last line touches the running policy.
@@ -55,7 +55,7 @@ class Refreshed:
 
     Attributes:
         version: of the weights that act now.
-        max_abs: largest difference to the graphs executed node by node, on the probes, normalised units.
+        max_abs: largest difference to the graphs executed node by node, on the probes, normalized units.
         wall_s: from the checkpoint on disk to the swap.
     """
 
@@ -123,7 +123,7 @@ def check_program(program: Program, reference: Program, probes: Mapping[str, Arr
 
 def reference_program(deployment: Deployment, weights: bytes) -> Program:
     """The float32 graphs as they were exported, executed node by node, with weights in float32."""
-    backend = OrtBackend("ort-cpu", deployment.reference, weights, optimise=False)
+    backend = OrtBackend("ort-cpu", deployment.reference, weights, optimize=False)
     manifest = deployment.manifest
     return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend)
 
@@ -132,7 +132,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
     """The version and the weights of a policy checkpoint, without torch.
 
     Raises:
-        CheckpointError: if it is damaged, or of another architecture, robot or normalisation than the manifest's.
+        CheckpointError: if it is damaged, or of another architecture, robot or normalization than the manifest's.
     """
     try:
         description, content = read_weights(checkpoint, POLICY_FORMAT, POLICY_VERSION)
@@ -154,7 +154,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
     for name, found in normalization.items():
         if found != getattr(manifest, name):
             raise CheckpointError(
-                f"{checkpoint} has another normalisation of the {name} than the deployed policy; export it anew"
+                f"{checkpoint} has another normalization of the {name} than the deployed policy; export it anew"
             )
     return version, unpack(content)
 

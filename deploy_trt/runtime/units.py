@@ -1,4 +1,4 @@
-"""Between raw units and the policy's normalised ones."""
+"""Between raw units and the policy's normalized ones."""
 
 import numpy as np
 
@@ -15,17 +15,17 @@ class Normalization:
         self._limit = np.array(affine.limit or np.inf, np.float32)
 
     def normalize(self, raw: Float32Array) -> Float32Array:
-        """Raw units to normalised units."""
-        normalised: Float32Array = (raw - self.offset) * self._inverse
-        return normalised
+        """Raw units to normalized units."""
+        normalized: Float32Array = (raw - self.offset) * self._inverse
+        return normalized
 
     def network_input(self, raw: Float32Array) -> Float32Array:
         """Raw units to normalized units within the limit: what a network reads."""
         return np.clip(self.normalize(raw), -self._limit, self._limit)
 
-    def denormalize(self, normalised: Float32Array) -> Float32Array:
-        """Normalised units to raw units."""
-        raw: Float32Array = normalised * self.scale + self.offset
+    def denormalize(self, normalized: Float32Array) -> Float32Array:
+        """Normalized units to raw units."""
+        raw: Float32Array = normalized * self.scale + self.offset
         return raw
 
 
@@ -37,11 +37,11 @@ class ActionUnits(Normalization):
         self._chunk = np.s_[..., : manifest.horizon, : manifest.spec.action_dim]
         self._discrete = manifest.discrete
 
-    def chunk(self, normalised: Float32Array) -> Float32Array:
+    def chunk(self, normalized: Float32Array) -> Float32Array:
         """What a sampler gives, [..., rows, W] -> float32 [..., H, A], raw units; discrete dimensions to the nearer of
         their two levels.
         """
-        chosen = normalised[self._chunk].astype(np.float32)
+        chosen = normalized[self._chunk].astype(np.float32)
         raw = self.denormalize(chosen)
         for dimension, lower, upper in self._discrete:
             raw[..., dimension] = np.where(chosen[..., dimension] > 0, np.float32(upper), np.float32(lower))

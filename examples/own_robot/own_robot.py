@@ -27,7 +27,7 @@ class CartConfig:
 
 
 class Cart:
-    """One joint: the cart's place on the rail, metres. The command is where it should be."""
+    """One joint: the cart's place on the rail, meters. The command is where it should be."""
 
     control_hz = HZ
     state_dimensions = action_dimensions = Dimensions(("cart",), ("m",))  # may be left out: then positions count

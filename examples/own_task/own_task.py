@@ -38,9 +38,9 @@ class DotEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
 
     def _observe(self) -> dict[str, Any]:
         picture = np.zeros((SIZE, SIZE, 3), np.uint8)
-        for (x, y), radius, colour in ((self.goal, 4, (0, 200, 0)), (self.place, 2, (255, 80, 0))):
+        for (x, y), radius, color in ((self.goal, 4, (0, 200, 0)), (self.place, 2, (255, 80, 0))):
             row, column = round(float(y) * (SIZE - 1)), round(float(x) * (SIZE - 1))
-            picture[max(row - radius, 0) : row + radius + 1, max(column - radius, 0) : column + radius + 1] = colour
+            picture[max(row - radius, 0) : row + radius + 1, max(column - radius, 0) : column + radius + 1] = color
         return {"picture": picture, "place": self.place}
 
 

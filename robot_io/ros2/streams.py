@@ -54,7 +54,7 @@ class Streams:
             return [value for captured_ns, value in self._histories[name] if captured_ns > since_ns]
 
     def take(self) -> Mapping[str, tuple[int, Any]]:
-        """Stream -> (capture time, value). Synchronised: of each the reading that lies nearest to the newest moment
+        """Stream -> (capture time, value). Synchronized: of each the reading that lies nearest to the newest moment
         that all streams have reached. Empty unless every stream has one.
         """
         with self._lock:

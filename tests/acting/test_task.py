@@ -33,10 +33,10 @@ def _his_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Still(gymnasium.Env[dict[str, Any], Any]):
-    """Takes a difficulty and nothing else of ours; hands the rest on to its base, which takes a colour."""
+    """Takes a difficulty and nothing else of ours; hands the rest on to its base, which takes a color."""
 
-    def __init__(self, difficulty: float = 0.1, colour: int = 7) -> None:
-        self.difficulty, self.colour = difficulty, colour
+    def __init__(self, difficulty: float = 0.1, color: int = 7) -> None:
+        self.difficulty, self.color = difficulty, color
         self.action_space = Box(-1, 1, (2,), np.float32)
         self.observation_space = Dict(eye=Box(0, 255, (16, 16, 3), np.uint8), joints=Box(-1, 1, (2,), np.float32))
 
@@ -48,7 +48,7 @@ class Still(gymnasium.Env[dict[str, Any], Any]):
         return self._observe(), 0.0, False, False, {}
 
     def _observe(self) -> dict[str, Any]:
-        return {"eye": np.full((16, 16, 3), self.colour, np.uint8), "joints": np.zeros(2, np.float32)}
+        return {"eye": np.full((16, 16, 3), self.color, np.uint8), "joints": np.zeros(2, np.float32)}
 
 
 class Handing(Still):
@@ -106,7 +106,7 @@ class Broken(Still):
 
 class Unmade(Still):
     def __init__(self) -> None:
-        raise ValueError("no licence was found")
+        raise ValueError("no license was found")
 
 
 class Unreachable(Still):
@@ -146,9 +146,9 @@ def test_only_what_the_constructor_takes_is_given(registered: str) -> None:
     assert make_env(task(f"{HERE}:Still", kwargs={"difficulty": 0.2})).unwrapped.difficulty == 0.2
     assert make_env(task(registered, difficulty=0.4)).unwrapped.difficulty == 0.9, "registered with its own"
     assert make_env(task(f"{HERE}:anything", difficulty=0.4)).unwrapped.difficulty == 0.1, "nobody knows what it takes"
-    assert make_env(task(f"{HERE}:anything", kwargs={"colour": 9})).unwrapped.colour == 9
-    handing = make_env(task(f"{HERE}:Handing", difficulty=0.4, kwargs={"colour": 9, "size": 3})).unwrapped
-    assert (handing.difficulty, handing.colour, handing.size) == (0.4, 9, 3)
+    assert make_env(task(f"{HERE}:anything", kwargs={"color": 9})).unwrapped.color == 9
+    handing = make_env(task(f"{HERE}:Handing", difficulty=0.4, kwargs={"color": 9, "size": 3})).unwrapped
+    assert (handing.difficulty, handing.color, handing.size) == (0.4, 9, 3)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_slow_task_is_played_for_a_minute_at_most(
 @pytest.mark.parametrize(
     ("name", "raised"),
     [
-        ("Unmade", "ValueError: no licence was found"),
+        ("Unmade", "ValueError: no license was found"),
         ("Unreachable", "RuntimeError: the simulator is not reachable"),
         ("Unstable", "KeyError: 'physics'"),
     ],

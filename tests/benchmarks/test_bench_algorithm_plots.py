@@ -44,7 +44,7 @@ def test_missing_cells_rounds_and_lengths_leave_gaps(tmp_path: Path):
         "vla_rl/Handover-v0: success",
     ]
     assert {"habc, 2 seeds", "habc, 1 seed", "awr, 1 seed", "sft, 1 seed"} <= set(words), "each task has a row"
-    assert f"--c{POLICY[1:]}: {POLICY}" in file.read_text(), "ours is drawn in its colour"
+    assert f"--c{POLICY[1:]}: {POLICY}" in file.read_text(), "ours is drawn in its color"
 
 
 def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path):

@@ -11,7 +11,7 @@ from benchmarks.execution import grid
 from benchmarks.execution.grid import DELAYS, POLICY_OF, Cell, execution_of
 from benchmarks.execution.motion import Motion
 from benchmarks.execution.plots import draw
-from benchmarks.execution.summary import as_markdown, summarise
+from benchmarks.execution.summary import as_markdown, summarize
 from vla_rl.core.errors import UserError
 from vla_rl.core.registry import names
 from vla_rl.core.types import Observation, Source, Step
@@ -43,13 +43,13 @@ def make_cells(rate: dict[str, float]) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_the_best_is_one_strategy_for_all_delays(tmp_path: Path) -> None:
     cells = make_cells({"sync": 0.9, "naive": 0.8, "rtc": 0.88, "vlash": 0.81})
-    result = summarise(cells)
+    result = summarize(cells)
     assert result["best_strategy"] == "rtc"
     assert result["best_minus_sync_points_d4"] == pytest.approx(-2.0)
     assert result["throughput_ratio_d4"] == pytest.approx(0.88 / 0.9 * 5.6 / 4)
     assert result["best_above_naive_at_every_delay"]
     next(cell for cell in cells if cell["strategy"] == "rtc" and cell["delay_ticks"] == 6)["successes"] = 150
-    assert not summarise(cells)["best_above_naive_at_every_delay"]
+    assert not summarize(cells)["best_above_naive_at_every_delay"]
     draw(result, tmp_path)
     first = (tmp_path / "execution-success.svg").read_bytes()
     draw(result, tmp_path)
@@ -58,7 +58,7 @@ def test_the_best_is_one_strategy_for_all_delays(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_said_to_be_so() -> None:
     faults = {"kind": "faults", "trials": 1000, "failed": 1, "measured": {"commit": "abc", "cpu": "a processor"}}
-    result = summarise([faults, faults]) | {"machine": {"cpu": "cpu"}, "command": "python -m benchmarks execution"}
+    result = summarize([faults, faults]) | {"machine": {"cpu": "cpu"}, "command": "python -m benchmarks execution"}
     assert (result["fault_trials"], result["fault_trials_failed"]) == (2000, 2)
     text = as_markdown(result)
     assert "of 2,000 | 0 | **2** |" in text
@@ -87,7 +87,7 @@ def test_cells_of_fewer_episodes_are_measured_anew(tmp_path: Path) -> None:
     assert grid.missing(cells, store, 500) == [cells[0], cells[2]]
     found = make_cells({"sync": 0.9})
     found[2] |= {"episodes": 500, "successes": 450}
-    text = as_markdown(summarise(found) | {"machine": {"cpu": "cpu"}, "command": "python -m benchmarks execution"})
+    text = as_markdown(summarize(found) | {"machine": {"cpu": "cpu"}, "command": "python -m benchmarks execution"})
     assert "| sync | plain | 200 to 500 | 90.0% [85, 93] |" in text
 
 

@@ -97,5 +97,5 @@ def test_every_method_is_a_run_of_equal_budget(method):
     config = load_config(RunConfig, config_file("algorithms"), [*run[5:], *changes])
     assert config.task.operators == config.takeover.options.operators == tuple(CONDITIONS["mixed"])
     assert config.task.declare.max_episode_steps == LIMITS[config.task.env]
-    practised = config.budget.rounds * config.budget.episodes_per_round
-    assert practised == (0 if method.startswith("sft") else 300)
+    practiced = config.budget.rounds * config.budget.episodes_per_round
+    assert practiced == (0 if method.startswith("sft") else 300)

@@ -41,13 +41,13 @@ class MayBeTuned:
     tuned: Tuned | None = None
 
 
-class Colour(StrEnum):
+class Color(StrEnum):
     RED = "red"
 
 
 @dataclass(frozen=True)
 class Paint:
-    colour: Colour = Colour.RED
+    color: Color = Color.RED
     coats: int = 1
 
 
@@ -71,7 +71,7 @@ def test_an_optional_section_is_saved_loaded_and_checked_like_any_other(tmp_path
     for config in (Wall(), Wall(Paint(coats=2))):
         save_config(config, tmp_path / "config.yaml")
         assert load_config(Wall, tmp_path / "config.yaml") == config
-    assert load_config(Wall, overrides=["paint.colour=red"]).paint == Paint()
+    assert load_config(Wall, overrides=["paint.color=red"]).paint == Paint()
     with pytest.raises(ConfigError, match="Did you mean 'coats'"):
         load_config(Wall, overrides=["paint.coat=2"])
     with pytest.raises(ConfigError, match=r"paint.coats is True; expected a number"):

@@ -82,7 +82,7 @@ def test_lerobot_policies_give_the_chunks_of_lerobot(lerobot: Any, kind: str, mo
 def _lerobots_answer(
     policy: Any, deployed: DeployedPolicy, observation: Observation, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> np.ndarray:
-    """lerobot's chunk for the same noise, normalised, [H, A]."""
+    """lerobot's chunk for the same noise, normalized, [H, A]."""
     from tests.fakes.lerobot_tiny import IMAGE_STATISTICS
     from vla_rl.core.flow_sampling import flow_noise
 

@@ -101,11 +101,11 @@ def test_weights_that_are_not_finite_are_refused(copied: DeployedPolicy, newer: 
 @pytest.mark.parametrize(
     ("place", "other", "message"),
     [
-        ("statistics.state.std", [3.0, 3.0, 2.0], "normalisation of the state"),
-        ("statistics.action.std", [2.0, 2.0], "normalisation of the action"),
-        ("statistics.action.high", [20.0, 20.0], "normalisation of the action"),
-        ("statistics.discrete_dims", [], "normalisation of the action"),
-        ("statistics.discrete_dims", [0, 1], "normalisation of the action"),
+        ("statistics.state.std", [3.0, 3.0, 2.0], "normalization of the state"),
+        ("statistics.action.std", [2.0, 2.0], "normalization of the action"),
+        ("statistics.action.high", [20.0, 20.0], "normalization of the action"),
+        ("statistics.discrete_dims", [], "normalization of the action"),
+        ("statistics.discrete_dims", [0, 1], "normalization of the action"),
         ("spec.cameras", ["top", "front"], "cameras"),
         ("spec.image_size", [32, 32], r"image_size \(32, 32\), the deployed policy \(16, 16\)"),
         ("spec.state_dim", 4, "state_dim 4, the deployed policy 3; export it anew"),

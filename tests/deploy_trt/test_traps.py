@@ -31,7 +31,7 @@ from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy
 
 
 class Twins(nn.Module):
-    """Two norms with equal weights and a transposed product: what the exporter's optimiser merges and folds."""
+    """Two norms with equal weights and a transposed product: what the exporter's optimizer merges and folds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Twins(nn.Module):
 def test_1_weights_keep_their_names_and_new_ones_reach_every_node(
     policy: DeployedPolicy, newer: tuple[FlowVLA, Path], tmp_path: Path
 ) -> None:
-    """The exporter's optimiser merges equal weights and folds transposes; new weights by name then miss."""
+    """The exporter's optimizer merges equal weights and folds transposes; new weights by name then miss."""
     module = Twins()
     graph = export_module("twins", module, {"x": torch.randn(2, 4)}, ["y"])
     assert set(graph.weights) == set(module.state_dict())

@@ -136,5 +136,5 @@ def test_gate_and_recorder_work_in_the_robots_order(strategy: str) -> None:
     assert episode is not None
     assert episode.validate().action_dimensions == ROBOT
     assert (np.abs(episode.action_sent) <= np.array(limits.high)).all()
-    assert np.abs(np.diff(episode.action_sent[:, 0])).max() > 5, "c moves in millimetres"
+    assert np.abs(np.diff(episode.action_sent[:, 0])).max() > 5, "c moves in millimeters"
     assert np.abs(np.diff(episode.action_sent[:, 2])).max() < 0.1, "b moves in radians"

@@ -243,7 +243,7 @@ def _wrong_commands(robot: MockRobot, start: Float32Array, limits: GateConfig, c
 def broken_limits(commands: NDArray[np.floating], limits: GateConfig, command_hz: float) -> str:
     """The first limit that a stream of commands [T, A] breaks, but for the rounding of float32; empty if none.
 
-    Position, velocity, acceleration and jerk are divided differences of neighbouring commands.
+    Position, velocity, acceleration and jerk are divided differences of neighboring commands.
     """
     smooth = np.setdiff1d(np.arange(len(limits.low)), limits.discrete_dims)
     if (commands < np.asarray(limits.low, np.float32)).any() or (commands > np.asarray(limits.high, np.float32)).any():

@@ -1,4 +1,4 @@
-"""Faults that once got through, one test each, and their nearest neighbours."""
+"""Faults that once got through, one test each, and their nearest neighbors."""
 
 import errno
 import http.client

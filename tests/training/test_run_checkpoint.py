@@ -17,7 +17,7 @@ from vla_rl.training.learning import LearningRun
 
 
 def trained_state() -> dict[str, object]:
-    """The state of a real optimiser: nested, with integer keys and tensors that share memory."""
+    """The state of a real optimizer: nested, with integer keys and tensors that share memory."""
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     model(torch.ones(1, 3)).sum().backward()

@@ -34,7 +34,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
 
 @pytest.mark.parametrize("side", [1, 2, 4, 0])
 def test_tokens_and_cells_are_inverse_and_latents_are_standardised(cache: FrameCache, side: int) -> None:
-    """Standardised per camera and channel, over all places: a place where nothing moves is not blown up."""
+    """Standardized per camera and channel, over all places: a place where nothing moves is not blown up."""
     coder = Autoencoder(AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2, token_cells=side), SPEC).eval()
     cells = torch.randn(6, 2, 4, 4)
     torch.testing.assert_close(coder._to_cells(coder._to_tokens(cells)), cells)

@@ -126,7 +126,7 @@ class Episode:
         action_sent: float32 [T, A].
         source: uint8 [T], values of `Source`.
         task: the task sentence.
-        success: the outcome; None if it is not labelled.
+        success: the outcome; None if it is not labeled.
         terminated: True if the last step ended the task, False if the episode was truncated.
         origin: real, sim or demo.
         policy_version: the version of the weights that acted (-1: no policy).

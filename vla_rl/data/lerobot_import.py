@@ -73,7 +73,7 @@ class LeRobotMapping:
         demonstrations: without a column ``intervention``, whether a demonstrator acted (else a policy).
         success: ``COLUMN`` of 0 and 1, or ``COLUMN>=NUMBER``: an episode with such a row is a success. true or false:
             the outcome if there is no column ``next.success``. null: ``next.success``, else ``next.reward`` if it holds
-            0 and 1, else not labelled.
+            0 and 1, else not labeled.
         leave_out: numbers of episodes that are not taken in.
     """
 

@@ -65,7 +65,7 @@ class BagMapping:
         units: name of a dimension -> its unit (``rad``, ``deg``, ``m`` ...), since a bag declares none.
         intervention: topic of std_msgs Bool, true while a person decides; empty: no takeovers. This and the next
             two may be a threshold on a number: ``/coverage>=0.95``.
-        success: topic of std_msgs Bool, the outcome: the last message of an episode; empty: not labelled.
+        success: topic of std_msgs Bool, the outcome: the last message of an episode; empty: not labeled.
         episode: topic of std_msgs Bool, true begins an episode and false ends it; empty: the bag is one episode.
         control_hz: ticks per second.
         max_gap_s: the farthest that a message may be from its tick, and a stamp behind an earlier one.

@@ -1,4 +1,4 @@
-"""What a policy is to the maths: a loss to train by, chunks to draw, features to see through. Algorithms, critics and
+"""What a policy is to the math: a loss to train by, chunks to draw, features to see through. Algorithms, critics and
 residuals know no more of one. How a kind of policy is built, saved and acts is in `vla_rl.policies.trainable`.
 """
 

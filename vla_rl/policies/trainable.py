@@ -1,4 +1,4 @@
-"""A kind of policy: what the maths knows of one (`vla_rl.policies.base`), and how it is built, saved, loaded and acts.
+"""A kind of policy: what the math knows of one (`vla_rl.policies.base`), and how it is built, saved, loaded and acts.
 
 A kind is a subclass of `TrainablePolicy`, found by the name in ``policy.kind``: an entry point of the group
 ``vla_rl.policies``, or ``module:Name``. See `vla_rl.core.registry`.

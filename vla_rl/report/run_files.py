@@ -103,7 +103,7 @@ class Forecasts:
 
     Attributes:
         round: The round that collected the episodes; the critic is that of the round before.
-        steps: Number of labelled steps.
+        steps: Number of labeled steps.
         calibration_error: Expected calibration error, 0 to 1.
         brier: Mean squared distance between prediction and label.
         auc: Area under the ROC curve; None if all steps have the same label.

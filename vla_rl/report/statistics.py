@@ -21,10 +21,10 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
 
 def score_interval(rate: float, n: float, z: float) -> tuple[float, float]:
     """Return Wilson's interval of a rate of n trials (not necessarily whole) at z standard deviations."""
-    centre = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    center = (rate + z * z / (2 * n)) / (1 + z * z / n)
     half_width = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
     # At no or all successes one end is exactly 0 or 1; rounding would leave 1e-17.
-    return 0.0 if rate == 0 else centre - half_width, 1.0 if rate == 1 else centre + half_width
+    return 0.0 if rate == 0 else center - half_width, 1.0 if rate == 1 else center + half_width
 
 
 def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:

@@ -211,7 +211,7 @@ def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":
 
 
 def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":
-    """Behaviour cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
+    """Behavior cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
     import torch
 
     from vla_rl.algorithms.sampling import derived_seed

@@ -44,13 +44,13 @@ class DistributionalCritic(nn.Module):
         config: architecture.
     """
 
-    centres: Tensor
+    centers: Tensor
 
     def __init__(self, backbone: Backbone, config: DistributionalConfig) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = EnsembleHead(1, backbone.width, config.hidden, config.bins)
-        self.register_buffer("centres", bin_centres(config.bins), persistent=False)
+        self.register_buffer("centers", bin_centres(config.bins), persistent=False)
 
     def forward(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> Tensor:
         """Logits [B, bins]. Inputs as `Backbone.__call__`."""
@@ -58,11 +58,11 @@ class DistributionalCritic(nn.Module):
 
     def value(self, logits: Tensor) -> Tensor:
         """The expected return [B], in (-1, 0)."""
-        return logits.softmax(-1) @ self.centres
+        return logits.softmax(-1) @ self.centers
 
 
 def bin_centres(bins: int) -> Tensor:
-    """Centres of equally wide bins of [-1, 0], [bins]."""
+    """Centers of equally wide bins of [-1, 0], [bins]."""
     return (torch.arange(bins) + 0.5) / bins - 1.0
 
 

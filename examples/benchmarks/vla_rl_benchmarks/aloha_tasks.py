@@ -122,7 +122,7 @@ class AlohaExpert(ABC):
         """The motions of the right arm."""
 
     def place(self, body: str) -> Vector:
-        """Position of an object, [3] metres."""
+        """Position of an object, [3] meters."""
         position: Vector = self.env.data.body(body).xpos.copy()
         return position
 
@@ -198,7 +198,7 @@ class InsertionExpert(AlohaExpert):
             yield
 
     def _tip(self) -> tuple[Vector, float]:
-        """The tip of the peg in the socket's frame, [3] metres, and by how much the tip is tilted up, radians."""
+        """The tip of the peg in the socket's frame, [3] meters, and by how much the tip is tilted up, radians."""
         socket, peg = self.env.data.body("socket"), self.env.data.body("peg")
         axes, along = socket.xmat.reshape(3, 3), peg.xmat.reshape(3, 3)[:, 0]
         tip: Vector = axes.T @ (peg.xpos - self._HALF_PEG_M * along - socket.xpos)

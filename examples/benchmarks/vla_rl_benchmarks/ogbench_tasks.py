@@ -25,7 +25,7 @@ _HAND_NAMES = (
     *(f"{joint}_speed" for joint in _JOINTS),
     *("x", "y", "z", "yaw_cos", "yaw_sin", "gripper_closing", "gripper_contact"),
 )
-_HAND_UNITS = (*("rad",) * 6, *("rad/s",) * 6, *("",) * 7)  # OGBench scales positions: 10 is a metre
+_HAND_UNITS = (*("rad",) * 6, *("rad/s",) * 6, *("",) * 7)  # OGBench scales positions: 10 is a meter
 _CUBE_NAMES = ("x", "y", "z", "quat_w", "quat_x", "quat_y", "quat_z", "yaw_cos", "yaw_sin")
 _N_HAND = len(_HAND_NAMES)
 
@@ -91,7 +91,7 @@ class CubeTaskEnv(SceneEnv):
         return self._observe(seen), float(success), success, False, {"is_success": success}
 
     def goals(self) -> NDArray[np.float64]:
-        """Where the cubes belong, [cubes, 3] metres."""
+        """Where the cubes belong, [cubes, 3] meters."""
         positions: NDArray[np.float64] = self.native.data.mocap_pos[self.native._cube_target_mocap_ids]
         return positions
 
@@ -183,7 +183,7 @@ class CubeOracle:
         return self.env.last_action.astype(np.float64)
 
     def _cubes(self) -> NDArray[np.float64]:
-        """Positions of the cubes, [cubes, 3] metres."""
+        """Positions of the cubes, [cubes, 3] meters."""
         return np.stack([self.env.info[f"privileged/block_{cube}_pos"] for cube in range(self.env.cubes)])
 
     def _is_done(self, cube: int, place: NDArray[np.float64], cubes: NDArray[np.float64]) -> bool:

@@ -54,13 +54,13 @@ class RobosuiteExpert(ABC):
 
     @property
     def hand(self) -> Vector:
-        """Position of the grip point, [3] metres."""
+        """Position of the grip point, [3] meters."""
         position: Vector = self.env.seen["robot0_eef_pos"]
         return position
 
     @abstractmethod
     def grip_point(self) -> Vector:
-        """Where the hand must be to hold the object, [3] metres."""
+        """Where the hand must be to hold the object, [3] meters."""
 
     @abstractmethod
     def place(self, top: Vector) -> Iterator[Vector]:
@@ -148,7 +148,7 @@ class PickPlaceCanExpert(RobosuiteExpert):
 class NutAssemblySquareExpert(RobosuiteExpert):
     """Takes the nut by its handle, lines it up with the peg and lets it down.
 
-    The arm settles a few millimetres beside its target, more than the peg leaves free: an integral corrects it.
+    The arm settles a few millimeters beside its target, more than the peg leaves free: an integral corrects it.
     """
 
     fold = np.pi
@@ -185,7 +185,7 @@ class NutAssemblySquareExpert(RobosuiteExpert):
         return float(np.arctan2(rotation[1, 0], rotation[0, 0]))
 
     def _off_peg(self) -> Vector:
-        """Way [2] from the middle of the nut to the peg, metres."""
+        """Way [2] from the middle of the nut to the peg, meters."""
         way: Vector = (self.env.data.xpos[self._peg] - self.env.data.xpos[self._body])[:2]
         return way
 

@@ -1,6 +1,6 @@
 """The ament package: executables, launch files and parameters for ROS; the code is the Python package vla-rl.
 
-What package.xml states (version, description, licence) is read from it. Its version is that of this package's own
+What package.xml states (version, description, license) is read from it. Its version is that of this package's own
 interface: it changes when executables, launch files or parameters do.
 """
 

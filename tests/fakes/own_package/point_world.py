@@ -43,9 +43,9 @@ class PointReach(gymnasium.Env):
 
     def render(self) -> Any:
         picture = np.zeros((48, 40, 3), np.uint8)
-        for place, colour in ((self.goal, (0, 255, 0)), (self.position, (255, 0, 0))):
+        for place, color in ((self.goal, (0, 255, 0)), (self.position, (255, 0, 0))):
             row, column = ((place + 1) / 2 * (45, 37)).astype(int)
-            picture[row : row + 3, column : column + 3] = colour
+            picture[row : row + 3, column : column + 3] = color
         return picture
 
     def observe(self) -> dict[str, Any]:

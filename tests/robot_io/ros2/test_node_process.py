@@ -130,7 +130,7 @@ def headed_policy(folder: Path) -> None:
 
 
 def choosing_policy(folder: Path) -> None:
-    """With a residual that may add metres to the height of a hand (none, half and all of it, on three draws), and a
+    """With a residual that may add meters to the height of a hand (none, half and all of it, on three draws), and a
     critic that thinks more of a draw the higher it is.
     """
     model = tiny_model(np.random.default_rng(0).uniform(-0.01, 0.05, (50, 8)).astype(np.float32))

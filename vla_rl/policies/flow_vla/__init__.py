@@ -1,4 +1,4 @@
-"""The built-in vision-language-action policy: see `model` for the maths, `config` for the sizes."""
+"""The built-in vision-language-action policy: see `model` for the math, `config` for the sizes."""
 
 from vla_rl.policies.encoders import TextConfig, VisionConfig
 from vla_rl.policies.flow_vla.config import BackboneConfig, ExpertConfig, FlowVLAConfig, preset

@@ -19,6 +19,8 @@ lint: $(UV)
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/codespell
+	.venv/bin/python -m benchmarks.prose
 
 # Strict: a broken link or an option without a meaning fails.
 docs: $(UV)

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks import prose
 from benchmarks.docs_commands import ROOT, Command, commands, pages, run_command, workplace
 
 _PATIENCE_S = 60.0
@@ -35,6 +36,18 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **run_all([command for page in pages() for command in commands(page)]),
         "options_documented_share": runpy.run_path(str(ROOT / "docs" / "reference.py"))["documented_share"](),
         **({} if first is None else {"first_picture_s": first}),
+        **prose_figures(),
+    }
+
+
+def prose_figures() -> dict[str, float]:
+    """Count the findings of the prose check, the length of sentences, and pages that are too long."""
+    lines = {page: len(page.read_text().splitlines()) for page in pages()}
+    return {
+        "prose_findings": len(prose.problems()),
+        **prose.measure(prose.files()),
+        "readme_lines": lines.pop(ROOT / "README.md"),
+        "pages_over_200_lines": sum(length > 200 for length in lines.values()),
     }
 
 
@@ -115,5 +128,6 @@ def table(result: dict[str, Any]) -> str:
         *(f"| not run: {reason} | {number} |" for reason, number in reasons.most_common()),
         f"| options with a meaning | {result['options_documented_share']:.0%} |",
         *([f"| from the start of `vla-rl demo` to a picture | {first:.1f} s |"] if first is not None else []),
+        *(f"| {key.replace('_', ' ')} | {result[key]:.3g} |" for key in prose_figures() if key in result),
     ]
     return "\n".join(["| | |", "|---|---|", *rows, "", f"Command: `{result['command']}`."])

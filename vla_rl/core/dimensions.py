@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import UserError
 
 _SPELLINGS = {"radian": "rad", "radians": "rad", "degree": "deg", "degrees": "deg", "°": "deg", "meter": "m"}
+_SPELLINGS |= {"meters": "m", "millimeter": "mm", "millimeters": "mm", "centimeter": "cm"}
 _SPELLINGS |= dict.fromkeys(("metre", "metres"), "m")  # codespell:ignore metre,metres
 # Factor to the base unit of each convertible unit, by the base unit.
 _SCALES: dict[str, tuple[str, float]] = {

@@ -20,8 +20,9 @@ import numpy as np
 
 from benchmarks import branch_values, foretold, ladder, outcomes, policy_ranking
 from benchmarks.cells import Cells, origin
-from benchmarks.statistics import bootstrap_interval, paired_p
+from benchmarks.statistics import bootstrap_interval
 from vla_rl.core.errors import UserError
+from vla_rl.report.statistics import paired_p
 
 PAIRED = {
     "": ("imagined_edit", "unimagined"),

@@ -1,5 +1,5 @@
-"""The statistics of comparisons: intervals of any statistic, and of a rate with the help of what was foretold; tests of
-rates over several seeds, and of pairs.
+"""The statistics of comparisons: intervals of any statistic, intervals of a rate with the help of predictions, and a
+test of rates over several seeds. Tests of pairs are in `vla_rl.report.statistics`.
 """
 
 import math
@@ -112,19 +112,3 @@ def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correct
         return 1.0
     distance = max(0.0, abs(deviation) - (0.5 if continuity_correction else 0.0))
     return math.erfc(distance / math.sqrt(2 * variance))
-
-
-def paired_p(differences: NDArray[Any]) -> float:
-    """Two-sided p-value that paired differences, [n], have mean 0: Student's t test with n - 1 degrees of freedom.
-
-    Raises:
-        UserError: for fewer than two differences.
-    """
-    differences = np.asarray(differences, dtype=np.float64)
-    if len(differences) < 2:
-        raise UserError(f"a paired test needs at least two differences, found {len(differences)}")
-    if np.ptp(differences) == 0:
-        return 0.0 if differences[0] else 1.0
-    from scipy.stats import ttest_1samp  # not in the base install
-
-    return float(ttest_1samp(differences, 0.0).pvalue)

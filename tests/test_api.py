@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import vla_rl as vla
+from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.acting import ActingPolicy
@@ -121,6 +122,29 @@ def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -
     assert "data:video/mp4;base64," in film._repr_html_()
     film.save("film.webp")
     assert Path("film.webp").stat().st_size > 100
+
+
+def test_a_comparison_stops_when_it_is_decided(place: SimpleNamespace) -> None:
+    good, idle = Seeing(looks=True), Seeing(looks=False)
+    found = vla.compare(idle, good, place.env, 200)
+    assert (found.better, found.only, len(found.a.seeds)) == ("b", (0, 15), 16)  # one start is the goal
+    assert found.confidence > 0.99
+    assert found.a.seeds == found.b.seeds == vla.evaluate(good, place.env, 16).seeds
+    same = vla.compare("runs/dot", "runs/dot", place.env, 20, out="compared")
+    assert (same.better, same.only, same.confidence, len(same.a.seeds)) == (None, (0, 0), 0, 20)
+    assert len(vla.EpisodeStore(Path("compared"))) == 20  # the same policy: its episodes are there already
+    with pytest.raises(UserError, match="error between 0 and 1"):
+        vla.compare(good, idle, place.env, error=1)
+
+
+def test_the_command_compares_policies_of_two_runs(place: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    first, last = (f"runs/dot/policies/version_000{number}" for number in (0, 1))
+    command = ["eval", "runs/dot", "--version", "1", "--against", first, "--episodes", "3", "execution.execute_ticks=4"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out.strip()
+    expected = vla.compare(last, first, place.env, 3, settings={"execution.execute_ticks": 4})
+    assert shown == str(expected)
+    assert "undecided" in shown
 
 
 def test_latency_costs_what_it_should(place: SimpleNamespace) -> None:

@@ -27,6 +27,7 @@ _PUBLIC = {
     "load_policy": "vla_rl.acting.policy_folder",
     "train": "vla_rl.api",
     "evaluate": "vla_rl.api",
+    "compare": "vla_rl.api",
     "rollout": "vla_rl.acting.rollout",
     "Practice": "vla_rl.training.run",
     "open_run": "vla_rl.training.run",

@@ -7,7 +7,8 @@ policy. Wherever a function takes an environment, the caller gives the result of
 import functools
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -23,11 +24,12 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Float32Array, Origin
+from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import lasting_folder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
-from vla_rl.report.outcomes import Outcomes, metrics_of
+from vla_rl.report.outcomes import Comparison, Outcomes, metrics_of
 from vla_rl.training import plan
 from vla_rl.training.run import check_same
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from vla_rl.training.config import RunConfig
 
 _ATTEMPTS = 20  # seeds per demonstration before the expert counts as failing
+_PAIRS = 16  # seeds that both policies of a comparison play before the comparison is looked at again
 
 
 def collect_demonstrations(
@@ -185,43 +188,64 @@ def evaluate(
         >>> print("success", evaluate("runs/dot", env, episodes=4))
         success .../4 = ... % [..., ...]
     """
-    from vla_rl.training.evaluation import evaluation_jobs, run_missing
-    from vla_rl.training.practice import make_pool
-    from vla_rl.training.ray_workers import RayRolloutPool
-    from vla_rl.training.simulator import SimulatorWorker
-    from vla_rl.training.workers import RolloutJob, RolloutPool
-
-    starts = [plan.evaluation_seed(index) for index in range(episodes)] if seeds is None else [*seeds]
-    if not starts or len({*starts}) < len(starts):
+    count = episodes if seeds is None else len(seeds)
+    if count < 1 or (seeds is not None and len({*seeds}) < count):
         raise UserError("there is no episode to evaluate, or a seed is named twice: give episodes >= 1, or other seeds")
     path = Path(out) if out else lasting_folder()
-    changes = dict(settings or {})
-    if strategy is not None:
-        changes["execution.strategy"] = strategy
-    if latency is not None:
-        section = latency if isinstance(latency, Mapping) else {"typical": float(latency)}
-        changes |= {f"latency.{key}": value for key, value in section.items()}
-    with on_disk(policy) as folder:
-        config = _acting_config(as_env(env).task, _run_of(policy), changes)
-        if folder is None:
-            task = config.task.env
-            call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ
-            jobs = [RolloutJob(f"{call}-{index:06d}", path, task, (start,), path) for index, start in enumerate(starts)]
-            build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
-            workers: RolloutPool | RayRolloutPool = RolloutPool(build, workers=0)
-        else:
-            jobs = evaluation_jobs(config, folder, path, len(starts))
-            workers = make_pool(config)
-        if seeds is not None:
-            stems = [job.episode_id.rpartition("-")[0] for job in jobs]
-            jobs = [
-                replace(job, seeds=(start,), episode_id=f"{stem}-seed-{start}")
-                for job, start, stem in zip(jobs, starts, stems, strict=True)
-            ]
-        with workers as pool:
-            headers = run_missing(pool, [replace(job, pictures=render) for job in jobs], "evaluate")
-    success = tuple(header.success is True for header in headers)
-    return Outcomes(tuple(starts), success, tuple(header.length for header in headers), EpisodeStore(path))
+    with _evaluation(policy, env, count, path, _changes(strategy, latency, settings), seeds, render) as play:
+        return play(count)
+
+
+def compare(
+    a: AnyPolicy,
+    b: AnyPolicy,
+    env: AnyEnv,
+    episodes: int = 400,
+    *,
+    error: float = 0.05,
+    strategy: str | None = None,
+    latency: Mapping[str, Any] | float | None = None,
+    out: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Comparison:
+    """Compare two policies on the same held-out seeds, and stop as soon as the better one is known.
+
+    Both policies play 16 seeds at a time. Only seeds on which one policy succeeds and the other one fails count.
+
+    Args:
+        a: First policy, as of `evaluate`.
+        b: Second policy.
+        env: Task of the comparison.
+        episodes: Largest number of held-out seeds.
+        error: Largest probability of a decision if both policies succeed equally often, however early it comes.
+        strategy: Execution strategy of both policies, as of `evaluate`.
+        latency: Simulated inference latency of both policies, as of `evaluate`.
+        out: Episode store, as of `evaluate`.
+        settings: Further changes to the configs of both runs, as of `evaluate`.
+
+    Returns:
+        Outcomes of both policies, the better one (or None), the discordant pairs and the confidence.
+
+    Raises:
+        UserError: If a policy does not fit the task, or a setting is wrong.
+
+    Example:
+        >>> comparison = compare("runs/dot", policy, env, episodes=4)
+        >>> print(comparison.better, len(comparison.a.seeds))
+        None 4
+    """
+    if episodes < 1 or not 0 < error < 1:
+        raise UserError(f"episodes is {episodes} and error {error}; expected episodes >= 1 and error between 0 and 1")
+    path, changes, env = Path(out) if out else lasting_folder(), _changes(strategy, latency, settings), as_env(env)
+    with (
+        _evaluation(a, env, episodes, path, changes) as play_a,
+        _evaluation(b, env, episodes, path, changes) as play_b,
+    ):
+        for end in range(_PAIRS, episodes + _PAIRS, _PAIRS):
+            comparison = Comparison(play_a(end), play_b(end), error)
+            if comparison.better:
+                break
+    return comparison
 
 
 def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16", "bf16"] = "fp32") -> Path:
@@ -266,6 +290,70 @@ def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:
     folders = [] if path is None else [path, path.parent.parent]
     file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
     return read_yaml(file) if file else {}
+
+
+def _changes(
+    strategy: str | None, latency: Mapping[str, Any] | float | None, settings: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the changes to a config that the arguments of an evaluation mean."""
+    section = latency if isinstance(latency, Mapping) else {} if latency is None else {"typical": float(latency)}
+    named = {} if strategy is None else {"execution.strategy": strategy}
+    return {**(settings or {}), **named, **{f"latency.{key}": value for key, value in section.items()}}
+
+
+@contextmanager
+def _evaluation(
+    policy: AnyPolicy,
+    env: AnyEnv,
+    episodes: int,
+    out: Path,
+    changes: Mapping[str, Any],
+    seeds: Sequence[int] | None = None,
+    render: bool = False,
+) -> Iterator[Callable[[int], Outcomes]]:
+    """Yield a function of a number of episodes. It plays what is missing of the first ones and returns their outcomes.
+
+    Args:
+        policy, env, episodes, seeds, render: As of `evaluate`.
+        out: Episode store.
+        changes: Changes to the config that the policy acts with.
+    """
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.practice import make_pool
+    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl.training.simulator import SimulatorWorker
+    from vla_rl.training.workers import RolloutJob, RolloutPool
+
+    with on_disk(policy) as folder:
+        config = _acting_config(as_env(env).task, _run_of(policy), changes)
+        if folder is None:
+            call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ
+            jobs = [
+                RolloutJob(f"{call}-{index:06d}", out, config.task.env, (plan.evaluation_seed(index),), out)
+                for index in range(episodes)
+            ]
+            build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
+            workers: RolloutPool | RayRolloutPool = RolloutPool(build, workers=0)
+        else:
+            jobs = evaluation_jobs(config, folder, out, episodes)
+            workers = make_pool(config)
+        if seeds is not None:
+            stems = [job.episode_id.rpartition("-")[0] for job in jobs]
+            jobs = [
+                replace(job, seeds=(seed,), episode_id=f"{stem}-seed-{seed}")
+                for job, seed, stem in zip(jobs, seeds, stems, strict=True)
+            ]
+        jobs = [replace(job, pictures=render) for job in jobs]
+        headers: list[EpisodeHeader] = []
+        with workers as pool:
+
+            def play(count: int) -> Outcomes:
+                headers.extend(run_missing(pool, jobs[len(headers) : count], "evaluate"))
+                starts = tuple(job.seeds[0] for job in jobs[:count])
+                success, lengths = zip(*((each.success is True, each.length) for each in headers), strict=True)
+                return Outcomes(starts, success, lengths, EpisodeStore(out))
+
+            yield play
 
 
 def _acting_config(task: TaskConfig, run: Mapping[str, Any], changes: Mapping[str, Any]) -> "RunConfig":

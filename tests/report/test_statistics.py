@@ -1,4 +1,6 @@
 import math
+import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -6,7 +8,7 @@ from hypothesis import strategies as st
 
 from vla_rl.core.errors import UserError
 from vla_rl.report.run_files import Evaluation
-from vla_rl.report.statistics import fisher_p, mcnemar_p, wilson_interval
+from vla_rl.report.statistics import fisher_p, mcnemar_p, sequential_test, wilson_interval
 
 # Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
 NEWCOMBE = [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)]
@@ -80,6 +82,56 @@ def test_mcnemar_is_the_sign_test_of_the_seeds_that_differ():
     assert mcnemar_p(1, 9) == pytest.approx(2 * 11 / 1024)
     assert mcnemar_p(9, 1) == mcnemar_p(1, 9)
     assert mcnemar_p(5, 5) == 1
+
+
+def pairs_of(success: float, other: float, seed: int) -> Iterator[tuple[bool, bool]]:
+    """Outcomes of two policies with chances of success on starts that are easy or hard for both."""
+    draw = random.Random(seed)
+    while True:
+        start = draw.uniform(-0.3, 0.3)
+        yield draw.random() < success + start, draw.random() < other + start
+
+
+def pairs_until_decided(success: float, other: float, seed: int, error: float, most: int = 400) -> tuple[int, int]:
+    """Pairs that a comparison takes, and who it finds better: 1, -1, or 0 if it stays undecided."""
+    played = []
+    for pair in pairs_of(success, other, seed):
+        played.append(pair)
+        p, lead = sequential_test(played)
+        if p <= error:
+            return len(played), 1 if lead > 0 else -1
+        if len(played) == most:
+            return most, 0
+    raise AssertionError
+
+
+def test_the_evidence_is_the_binomial_ratio() -> None:
+    """Eight pairs of one kind: 2^8 / 9, as in the mixture's closed form."""
+    won, lost, both = (True, False), (False, True), (True, True)
+    assert sequential_test([won, both] * 8) == pytest.approx((9 / 256, 8))
+    assert sequential_test([lost] * 8) == pytest.approx((9 / 256, -8))
+    assert sequential_test([won] * 8 + [lost] * 8) == pytest.approx((9 / 256, 8))  # what was decided stays decided
+    assert sequential_test([both, won, lost]) == (1, 0)
+
+
+@pytest.mark.parametrize("error", [0.2, 0.05, 0.01])
+def test_equal_policies_are_told_apart_with_the_stated_error_at_most(error: float) -> None:
+    """The exact chance that the evidence ever reaches 1 / error in 400 discordant pairs: a walk on (n, wins)."""
+    walk, stopped = {0: 1.0}, 0.0
+    for n in range(1, 401):
+        walk = {wins: 0.5 * (walk.get(wins, 0) + walk.get(wins - 1, 0)) for wins in range(n + 1)}
+        for wins in [*walk]:
+            if 2**n / ((n + 1) * math.comb(n, wins)) >= 1 / error:
+                stopped += walk.pop(wins)
+    assert error / 4 < stopped <= error
+
+
+def test_a_comparison_of_equal_policies_errs_as_stated_and_a_clear_difference_is_found_early() -> None:
+    equal = [pairs_until_decided(0.6, 0.6, seed, 0.2, most=100) for seed in range(400)]
+    assert 0.2 / 4 < sum(found != 0 for _, found in equal) / 400 <= 0.2
+    clear = [pairs_until_decided(0.65, 0.35, seed, 0.05) for seed in range(200)]
+    assert {found for _, found in clear} == {1}
+    assert sum(count for count, _ in clear) / 200 < 100
 
 
 def test_policies_on_the_same_seeds_are_compared_in_pairs():

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from vla_rl.core.types import Uint8Array
-from vla_rl.report.statistics import wilson_interval
+from vla_rl.report.statistics import sequential_test, wilson_interval
 
 if TYPE_CHECKING:
     from vla_rl.core.types import Episode
@@ -85,6 +85,60 @@ class Outcomes:
             f'<span style="{place};left:{100 * self.rate:.1f}%;width:2px;background:#1764c8"></span></span>'
         )
         return f"<div>{bar} success {self}</div>"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcomes of two policies on the same seeds, and the decision between them.
+
+    The decision may be read after every pair of episodes: see `vla_rl.report.statistics.sequential_test`.
+
+    Attributes:
+        a: Outcomes of the first policy.
+        b: Outcomes of the second policy, on the same seeds in the same order.
+        error: Probability of a decision if both policies succeed equally often.
+
+    Example:
+        >>> seeds = tuple(range(10))
+        >>> comparison = Comparison(Outcomes(seeds, (True,) * 10), Outcomes(seeds, (False,) * 9 + (True,)))
+        >>> print(comparison)
+        a is better (confidence 98.0 %, 10 pairs): a 10/10 = 100 % [72, 100], b 1/10 = 10 % [2, 40], only a 9, only b 0
+        >>> comparison.better, comparison.only
+        ('a', (9, 0))
+    """
+
+    a: Outcomes
+    b: Outcomes
+    error: float = 0.05
+
+    @property
+    def better(self) -> Literal["a", "b"] | None:
+        """The better policy; None if the comparison is undecided."""
+        p, lead = self._test
+        return None if p > self.error else "a" if lead > 0 else "b"
+
+    @property
+    def confidence(self) -> float:
+        """1 - p, where p is valid at every stopping time."""
+        return 1 - self._test[0]
+
+    @property
+    def only(self) -> tuple[int, int]:
+        """Numbers of discordant pairs: seeds on which only a succeeded, and on which only b did."""
+        return self._pairs.count((True, False)), self._pairs.count((False, True))
+
+    @property
+    def _pairs(self) -> list[tuple[bool, bool]]:
+        return list(zip(self.a.success, self.b.success, strict=True))
+
+    @property
+    def _test(self) -> tuple[float, int]:
+        return sequential_test(self._pairs)
+
+    def __str__(self) -> str:
+        (only_a, only_b), verdict = self.only, f"{self.better} is better" if self.better else "undecided"
+        shown = f"{verdict} (confidence {100 * self.confidence:.1f} %, {len(self._pairs)} pairs)"
+        return f"{shown}: a {self.a}, b {self.b}, only a {only_a}, only b {only_b}"
 
 
 @dataclass(frozen=True, repr=False)

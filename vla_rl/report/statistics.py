@@ -1,7 +1,11 @@
-"""The statistics of success rates: an interval for one, a test for two."""
+"""The statistics of success rates: an interval for one, tests for two."""
 
 import math
+from collections.abc import Iterable
 from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from vla_rl.core.errors import UserError
 
@@ -54,6 +58,52 @@ def mcnemar_p(first_only: int, other_only: int) -> float:
     check_counts(first_only, differing)
     fewer = min(first_only, other_only)
     return min(1.0, 2 * sum(math.comb(differing, k) for k in range(fewer + 1)) / 2**differing)
+
+
+def sequential_test(pairs: Iterable[tuple[bool, bool]]) -> tuple[float, int]:
+    """Test whether two policies succeed equally often on the same seeds. The caller may stop after any pair.
+
+    Only pairs with exactly one success count. If the policies are equally good, each of n such pairs goes to the first
+    one with probability 1/2, and the likelihood ratio of the uniform mixture of all other probabilities,
+
+        E_n = 2^n int_0^1 q^k (1 - q)^(n-k) dq = 2^n / ((n + 1) binom(n, k)),
+
+    is a martingale that begins with 1 (H. Robbins, Annals of Mathematical Statistics 41, 1970, p. 1397). It ever
+    reaches 1 / alpha with probability alpha at most, by Ville's inequality (arXiv 2210.01948, section 3).
+
+    Args:
+        pairs: Success of the first and of the other policy on each seed, in the order of play.
+
+    Returns:
+        The two-sided p-value 1 / max E_n, valid at every stopping time. Then the lead of the first policy at that
+        maximum: number of seeds on which only it succeeded, less those on which only the other one did.
+    """
+    wins, n, best, lead = 0, 0, 1.0, 0
+    for first, other in pairs:
+        if first != other:
+            n, wins = n + 1, wins + first
+            evidence = 2**n / ((n + 1) * math.comb(n, wins))
+            if evidence > best:
+                best, lead = evidence, 2 * wins - n
+    return 1 / best, lead
+
+
+def paired_p(differences: ArrayLike) -> float:
+    """Return the two-sided p-value that paired differences, [n], have mean 0: Student's t test, n - 1 degrees.
+
+    For a method against another over training seeds: what is repeated is the training, not the episode.
+
+    Raises:
+        UserError: For fewer than two differences.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2:
+        raise UserError(f"a paired test needs at least two differences, found {len(values)}")
+    if np.ptp(values) == 0:
+        return 0.0 if values[0] else 1.0
+    from scipy.stats import ttest_1samp  # not in the base install
+
+    return float(ttest_1samp(values, 0.0).pvalue)
 
 
 def check_counts(successes: int, n: int) -> None:

@@ -27,9 +27,10 @@ from vla_rl.core.config import load_config
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.run_folder import RunFolder
-from vla_rl.data.store import EpisodeStore
+from vla_rl.report.run_files import PARTS
 from vla_rl.report.statistics import paired_p
 from vla_rl.training.config import RunConfig
+from vla_rl.training.evaluation import evaluate_parts
 
 TASKS = ("vla_rl/PegInsert-v0",)
 _PLAIN = {  # whose last policies are judged without critic and edit, too, and under which name
@@ -306,24 +307,8 @@ def _practice(cell: Cell, runs: Path, changes: list[str]) -> list[str]:
 
 def _without_search(run: Path) -> dict[str, float]:
     """What the last policy of a run makes on the evaluation's seeds without critic and edit: its first draw acts."""
-    import torch
-
-    from vla_rl.policies.folders import load_model
-    from vla_rl.training.evaluation import evaluation_jobs
-    from vla_rl.training.simulator import SimulatorWorker
-
-    torch.set_num_threads(1)
-    newest = max((run / "policies").glob("version_*"))
-    model, meta = load_model(newest)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "policy", {**meta, "algorithm": "sft"})
-        config = load_config(RunConfig, run / "config.yaml")
-        policy, store = Path(folder) / "policy", EpisodeStore(Path(folder) / "episodes")
-        jobs = evaluation_jobs(config, policy, store.path, config.budget.evaluation_episodes)
-        worker = SimulatorWorker(config)
-        list(worker.run([replace(job, pictures=False) for job in jobs]))
-        worker.close()
-        return {"success": float(np.mean([store.read_header(name).success is True for name in store.ids()]))}
+    plain = evaluate_parts(run)[PARTS[0]]
+    return {"success": plain["successes"] / plain["episodes"]}
 
 
 def _speed(base: Path) -> dict[str, float]:

@@ -19,8 +19,10 @@ import vla_rl as vla
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
+from vla_rl.training.evaluation import evaluate_parts
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "own_task"))
 from own_task import SIZE, DotEnv
@@ -145,6 +147,25 @@ def test_the_command_compares_policies_of_two_runs(place: SimpleNamespace, capsy
     expected = vla.compare(last, first, place.env, 3, settings={"execution.execute_ticks": 4})
     assert shown == str(expected)
     assert "undecided" in shown
+
+
+def test_a_practiced_policy_is_taken_apart(place: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+    run, report = vla.open_run("runs/dot"), Path("runs/dot/report.html")
+    assert "vla-rl eval runs/dot --parts" in report.read_text()
+    assert main(["eval", "runs/dot", "--version", "1", "--parts"]) == 0
+    last, plain, with_residual = capsys.readouterr().out.splitlines()
+    assert (last[:8], plain[:13], with_residual[:18]) == ("round 1:", "plain policy:", "policy + residual:")
+    alone = vla.evaluate(run.policy(1).model, place.env, seeds=run.held_out_seeds)  # type: ignore[attr-defined]
+    entries = evaluate_parts(run.path, 1)
+    assert [*entries["plain policy"]["outcomes"].values()] == [*alone.success]
+    shown = [entry for entry in RunFolder(run.path).read_summary()["evaluations"] if entry["round"] == 1]
+    assert [entry.get("control") for entry in shown] == [None, "plain policy", "policy + residual"]
+    assert main(["report", "runs/dot"]) == 0
+    page = report.read_text()
+    assert "policy + residual, round 1" in page
+    assert "--parts" not in page
+    assert run.results == vla.open_run("runs/dot").results  # the parts are no rounds
+    assert evaluate_parts(run.path, 0) == {}
 
 
 def test_latency_costs_what_it_should(place: SimpleNamespace) -> None:

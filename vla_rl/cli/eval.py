@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 
 from vla_rl.cli.parser import add_settings
+from vla_rl.core.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="POLICY",
         help="another policy or run: play until the better one is known",
+    )
+    parser.add_argument(
+        "--parts", action="store_true", help="evaluate the policy without critic and residual, for the run's report"
     )
     parser.add_argument("--difficulty", type=float, help="short for task.difficulty=NUMBER")
     parser.add_argument("--out", type=Path, help="episode store; several policies and settings may share one")
@@ -43,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings = {key: yaml.safe_load(value) for key, _, value in (change.partition("=") for change in changes)}
         print(compare(policy, arguments.against, env, arguments.episodes or 400, out=arguments.out, settings=settings))
         return 0
+    if arguments.parts:
+        return _print_parts(arguments)
     episodes = 100 if arguments.episodes is None else arguments.episodes
     found = evaluate_run(arguments.run, arguments.version, episodes, changes, arguments.out)
     for task, successes in found.outcomes.items():
@@ -51,4 +57,19 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{task} version {found.version}: {share} [{low:.1%}, {high:.1%}]")
     count = f"{found.reused} of {episodes} episodes reused"
     print(f"{found.store}: {count}; episodes of other policies or settings are not counted")
+    return 0
+
+
+def _print_parts(arguments: argparse.Namespace) -> int:
+    from vla_rl.report.run_files import read_run
+    from vla_rl.training.evaluation import evaluate_parts
+
+    if arguments.overrides or arguments.episodes or arguments.difficulty or arguments.out:
+        raise UserError("--parts uses the seeds and settings of the run's own evaluation; leave other options out")
+    evaluated = evaluate_parts(arguments.run, arguments.version)
+    for evaluation in read_run(arguments.run).evaluations if evaluated else ():
+        if evaluation.round == next(iter(evaluated.values()))["round"]:
+            print(f"{evaluation.label}: {evaluation.successes}/{evaluation.episodes} = {evaluation.words}")
+    if not evaluated:
+        print("the policy has neither critic nor residual: there is nothing to take apart")
     return 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from vla_rl.report.markup import section
 from vla_rl.report.run_episodes import goes_on_after_success
-from vla_rl.report.run_files import Run
+from vla_rl.report.run_files import PARTS, Run
 from vla_rl.report.wording import count, percent, percent_interval
 
 _SOLVED = 0.95
@@ -51,7 +51,10 @@ def _of_success(run: Run, failures: int) -> Iterator[tuple[str, str]]:
     if goes_on_after_success(path):
         words = "No success ended its episode, so steps to success show the time limit."
         yield f"{words} Let the task end there (terminated) to measure speed, and to practice for it.", ""
-    if not run.controls and last.round and last.rate > _HARDLY:
+    if run.lacks_parts:
+        words = "The last policy acts with a residual or a critic. Evaluate it without them on the same seeds."
+        yield words, f"vla-rl eval {path} --parts\nvla-rl report {path}"
+    if all(control.control in PARTS for control in run.controls) and last.round and last.rate > _HARDLY:
         control = f"{path}-control"
         words = "Would as many gradient steps on the demonstrations alone have done the same? A control tells."
         command = f"{again} algorithm=sft budget.episodes_per_round=0 --out {control}"

@@ -13,9 +13,14 @@ from typing import Any, Self
 import yaml
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import fisher_p, mcnemar_p, wilson_interval
 from vla_rl.report.wording import count, duration, percent, percent_interval
+
+PARTS = ("plain policy", "policy + residual")
+"""Controls that are a policy of the run taken apart: without residual and critic, and without critic."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,13 @@ class Run:
     def controls(self) -> list[Evaluation]:
         """The evaluations of other uses of the same budget."""
         return [evaluation for evaluation in self.evaluations if evaluation.control is not None]
+
+    @property
+    def lacks_parts(self) -> bool:
+        """Whether the last policy acts with a critic or a residual, and has not been evaluated without them."""
+        last = self.policies[-1].round if self.policies else 0
+        chooses = (RunFolder(self.path).policy(last) / CRITIC_FOLDER).is_dir()
+        return chooses and not any(each.control in PARTS and each.round == last for each in self.controls)
 
     @property
     def machine(self) -> dict[str, Any]:

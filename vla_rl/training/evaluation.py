@@ -4,6 +4,7 @@ import functools
 import inspect
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from vla_rl.core.registry import OUR_PACKAGES, find
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report.run_files import PARTS
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.training.config import RunConfig
 from vla_rl.training.jobs import is_stored
@@ -151,6 +153,68 @@ def evaluate_run(
     for header in headers:
         outcomes.setdefault(header.env_id, []).append(header.success is True)
     return RunEvaluation(chosen, out, reused, outcomes)
+
+
+def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str, Any]]:
+    """Evaluate a practiced policy taken apart, on the seeds of its run's evaluation: without residual and critic, and
+    with the residual alone. The summary keeps both, and the report shows them beside the policy.
+
+    Args:
+        run: The run folder.
+        version: Of the policy; None: the newest.
+
+    Returns:
+        Part, of `vla_rl.report.run_files.PARTS`, -> its entry in the summary. Empty for a policy without critic and
+        residual. The policy with a residual and no critic has one part, the plain policy.
+
+    Raises:
+        UserError: If there is no such policy, or another process works on the run.
+    """
+    from vla_rl.policies.acting import ActingPolicy
+    from vla_rl.policies.best_of_n import BestOfN
+    from vla_rl.policies.checkpoint import save_policy
+    from vla_rl.policies.folders import load_policy
+    from vla_rl.training.practice import make_pool
+
+    folder, config = RunFolder.open(run, RunConfig)
+    found = find_policy(run, version)
+    policy, number = load_policy(found.path), int(found.path.name.rpartition("_")[2])
+    selector = policy.selector if isinstance(policy, ActingPolicy) else None
+    if not isinstance(policy, ActingPolicy) or selector is None:
+        return {}
+    parts: dict[str, BestOfN | None] = {PARTS[0]: None}
+    if selector.critic is not None and selector.residual is not None:
+        single = replace(selector.config, num_samples=1, offset_std=0.0)
+        parts[PARTS[1]] = BestOfN(None, single, selector.residual, selector.ticks)
+    torch.set_num_threads(1)  # as rollout workers have, should there be none
+    entries: dict[str, dict[str, Any]] = {}
+    with folder, tempfile.TemporaryDirectory() as scratch, make_pool(config) as pool:
+        for index, (name, part) in enumerate(parts.items()):
+            path = Path(scratch, str(index))
+            save_policy(path, policy.model, part, {"policy_version": number})
+            jobs = evaluation_jobs(config, path, folder.evaluation, config.budget.evaluation_episodes)
+            every = config.budget.evaluation_pictures == "every"
+            headers = run_missing(pool, [replace(job, pictures=every) for job in jobs], name)
+            entries[name] = {"round": number, "label": name, "control": name, **evaluation_entry(headers)}
+        summary = folder.read_summary()
+        kept = [
+            entry
+            for entry in summary.get("evaluations", [])
+            if (entry["round"], entry.get("control")) not in {(number, name) for name in entries}
+        ]
+        folder.write_summary({**summary, "evaluations": [*kept, *entries.values()]})
+    return entries
+
+
+def evaluation_entry(episodes: Sequence[EpisodeHeader]) -> dict[str, Any]:
+    """Return what a run's summary holds of the outcomes of evaluation episodes."""
+    lengths = [episode.length for episode in episodes if episode.success]
+    return {
+        "successes": len(lengths),
+        "episodes": len(episodes),
+        "mean_success_length": sum(lengths) / len(lengths) if lengths else None,
+        "outcomes": {f"{episode.env_id} {episode.seed}": episode.success is True for episode in episodes},
+    }
 
 
 def compare_with_torch(

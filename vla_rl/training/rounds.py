@@ -26,7 +26,7 @@ from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.config import RunConfig
-from vla_rl.training.evaluation import acting_settings
+from vla_rl.training.evaluation import acting_settings, evaluation_entry
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
 from vla_rl.training.learning import LearningRun
 from vla_rl.training.plan import Stage
@@ -320,17 +320,14 @@ class PracticeRun(LearningRun):
     def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
         """Record the success of a policy version, once."""
         episodes = [self.evaluation_store.read_header(episode_id) for episode_id in episode_ids]
-        lengths = [episode.length for episode in episodes if episode.success]
+        outcome = evaluation_entry(episodes)
         result = {
             "round": stage.round,
             "label": "supervised" if stage.round == 0 else f"round {stage.round}",
             "policy_version": stage.policy_version,
             "gradient_steps": stage.end_step,
             "real_episodes": len(self._demonstrations()) + stage.round * self.budget.real_per_round,
-            "successes": len(lengths),
-            "episodes": len(episodes),
-            "mean_success_length": float(np.mean(lengths)) if lengths else None,
-            "outcomes": {f"{episode.env_id} {episode.seed}": episode.success is True for episode in episodes},
+            **outcome,
         }
         if len(self.config.task.envs) > 1:
             result["tasks"] = {
@@ -348,10 +345,11 @@ class PracticeRun(LearningRun):
         ]
         summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
         self.folder.write_summary(summary)
-        self._result = f"{len(lengths)} of {len(episodes)} succeed, "
+        successes = outcome["successes"]
+        self._result = f"{successes} of {len(episodes)} succeed, "
         if ("evaluate", stage.round) not in self._published:
             self._show_outcomes(episodes)
-        self._publish_once("evaluate", stage, {"success": len(lengths) / len(episodes), "episodes": len(episodes)})
+        self._publish_once("evaluate", stage, {"success": successes / len(episodes), "episodes": len(episodes)})
 
     def _show_outcomes(self, episodes: Sequence[EpisodeHeader]) -> None:
         """Tell the subscribers of one success and one failure, to be looked at."""

@@ -69,6 +69,8 @@ ELSEWHERE = {
     r"lerobot-(eval|train)\b": "tests/policies/test_lerobot_commands.py",
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
+    r"vla-rl serve\b": "tests/acting/test_serve.py",
+    r"vla-rl rollout openpi://": "tests/acting/test_serve.py",
     r"vla-rl hub\b": "tests/cli/test_hub.py",
     r"vla-rl imagine (train|rollout)\b": "tests/cli/test_imagine.py",
     r"vla-rl imagine branches\b": "tests/cli/test_demo.py",

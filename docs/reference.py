@@ -57,7 +57,8 @@ API = {
     ),
     "policies": (
         "Policies",
-        "policies.base policies.trainable policies.folders policies.flow_vla.config policies.best_of_n",
+        "policies.base policies.trainable policies.folders policies.flow_vla.config policies.best_of_n "
+        "policies.remote.policy policies.remote.interface acting.serve",
     ),
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
     "robots": (

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from vla_rl.acting.env import AnyEnv, as_env
-from vla_rl.acting.policy_folder import AnyPolicy, on_disk
+from vla_rl.acting.policy_folder import AnyPolicy, is_name, load_named, on_disk
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_to_dict, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
@@ -166,7 +166,8 @@ def evaluate(
     """Evaluate a policy on held-out seeds.
 
     Args:
-        policy: A model, a folder, or any object with ``reset(seed)`` and ``infer(observation, committed)``.
+        policy: A model, a folder, a name (``openpi://HOST:PORT``, ``module:Name``), or any object with
+            ``reset(seed)`` and ``infer(observation, committed)``.
         env: Task of the evaluation.
         episodes: Number of held-out seeds. Every call uses the same seeds, and training never uses them.
         seeds: Reset seeds that replace the held-out seeds. ``episodes`` is then ignored.
@@ -271,7 +272,8 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
 
     with on_disk(policy) as folder:
         if folder is None:
-            raise UserError(f"a {type(policy).__name__} cannot be exported; give a trained policy or its folder")
+            what = policy if is_name(policy) else f"a {type(policy).__name__}"
+            raise UserError(f"{what} cannot be exported; give a trained policy or its folder")
         export_policy(folder, Path(out), precision)
     return Path(out)
 
@@ -324,6 +326,8 @@ def _evaluation(
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob, RolloutPool
 
+    if isinstance(policy, str) and is_name(policy):
+        policy = load_named(policy)
     with on_disk(policy) as folder:
         config = _acting_config(as_env(env).task, _run_of(policy), changes)
         if folder is None:

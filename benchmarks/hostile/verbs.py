@@ -34,6 +34,7 @@ INPUTS: dict[str, tuple[str, ...]] = {
     "record": ("vla_rl/PegInsert-v0", "--with", "expert", "--limits", "{}", "--out", "{scratch}/recorded"),
     "play": ("--world", "{}"),
     "export": ("{}", "--out", "{scratch}/exported"),
+    "serve": ("{}", "--port", "0"),
     "report": ("{}",),
     "finetune": ("--data", "{}", "--out", "{scratch}/tuned"),
     "label": ("{}",),

@@ -4,7 +4,9 @@ One instance belongs to one thread, but for `swap`: another thread may put new w
 being computed is finished with the old ones.
 """
 
+import copy
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -60,6 +62,12 @@ class DeployedPolicy:
     def swap(self, program: Program) -> None:
         """From the next chunk on, use other weights of the same policy."""
         self._program = program
+
+    def twin(self) -> Self:
+        """The same weights for another episode at the same time."""
+        twin = copy.copy(self)
+        twin.reset(0)
+        return twin
 
     def reset(self, seed: int) -> None:
         """Start an episode: the sampling noise of each tick follows from the seed."""

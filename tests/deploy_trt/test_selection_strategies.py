@@ -16,7 +16,7 @@ from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import load_manifest
 from deploy_trt.runtime.manifest import save_manifest
 from vla_rl.acting.capability import best_strategy, check_strategy
-from vla_rl.acting.policy_folder import find_policy, load_acting_policy
+from vla_rl.acting.policy_folder import find_policy, load_acting_policy, load_named
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
@@ -144,6 +144,29 @@ def test_the_inference_process_gives_the_chosen_chunk(
             time.sleep(0.002)
     reference.reset(42)
     np.testing.assert_allclose(plans[0].chunk.actions, strategy.infer(reference, asked).actions, atol=SAME)
+
+
+@pytest.mark.parametrize("kind", ["policy", "deployment"])
+def test_a_server_gives_the_chosen_chunk(
+    folders: dict[str, Path], model: FlowVLA, selector: BestOfN, kind: str
+) -> None:
+    """Critic and residual choose behind `vla-rl serve` as they do here, for two clients in turns."""
+    pytest.importorskip("websockets", reason="needs the extra serve")
+    from benchmarks.any_policy.faults import in_thread
+    from vla_rl.acting.serve import PolicyServer
+
+    reference, asked, guided = choosing(model, selector), request(6, 2), execution_config("rtc_identity")
+    with in_thread(PolicyServer(find_policy(folders[kind]))) as url:
+        clients = [load_named(url), load_named(url)]
+        for name in (guided, execution_config("training_time_prefix", max_prefix_ticks=4), execution_config("naive")):
+            strategy = make_planning_strategy(name)
+            for seed, client in enumerate(clients, 42):
+                reference.reset(seed)
+                client.reset(seed)
+                expected = strategy.infer(reference, asked).actions
+                np.testing.assert_allclose(strategy.infer(client, asked).actions, expected, atol=SAME)
+        for client in clients:
+            client.close()  # type: ignore[attr-defined]
 
 
 class Pushing:

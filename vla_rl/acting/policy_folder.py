@@ -1,6 +1,9 @@
-"""The folder of a policy, read without torch, for the control process: the policy itself may live elsewhere."""
+"""What the control process knows of a policy, without torch: the policy itself may live in another process, or be a
+server's (``openpi://HOST:PORT``) or a class of any package (``module:Name``).
+"""
 
 import functools
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +18,8 @@ from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.json_files import check_seal, read_json
 from vla_rl.core.metadata import CORRECTOR_FOLDER
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
-from vla_rl.core.protocols import Policy
+from vla_rl.core.protocols import BasePolicy, Policy
+from vla_rl.core.registry import find
 from vla_rl.core.robot_matching import RobotMatch
 from vla_rl.core.validation import check_version
 from vla_rl.data.run_folder import RunFolder
@@ -26,16 +30,17 @@ if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
 
 type AnyPolicy = TrainablePolicy | Policy | str | Path
-"""A policy, or its folder."""
+"""A policy, its folder, or its name: ``openpi://HOST:PORT`` or ``module:Name``."""
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
 
 
 @dataclass(frozen=True)
 class PolicyFolder:
-    """A policy on disk.
+    """A policy on disk or under a name.
 
     Attributes:
-        path: the folder, for `load_acting_policy`.
+        path: the folder, for `load_acting_policy`; empty for a policy under a name.
         spec: its interface.
         horizon: H, actions in a chunk.
         discrete_dims: action dimensions that are discrete (grippers).
@@ -43,6 +48,7 @@ class PolicyFolder:
         run: the resolved config of the run that it comes from, as plain data; empty for a policy on its own.
         provides: its capabilities, see `vla_rl.core.capabilities`.
         prefix_ticks: longest committed prefix seen in training; 0: none.
+        name: of a policy that has no folder, see `is_name`.
     """
 
     path: Path
@@ -53,16 +59,47 @@ class PolicyFolder:
     run: Mapping[str, Any] = field(default_factory=dict)
     provides: frozenset[str] = frozenset()
     prefix_ticks: int = 0
+    name: str = ""
+
+    def load(self, device: str = "cpu") -> Policy:
+        """Load the policy to act with, see `load_acting_policy`."""
+        return load_named(self.name) if self.name else load_acting_policy(self.path, device=device)
 
 
-def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
-    """The policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, or a version (default: the newest)
-    of a run.
+def is_name(source: object) -> bool:
+    """Return whether a policy is named by the URL of its server or as ``module:Name``, and not by its folder."""
+    return isinstance(source, str) and ("://" in source or bool(_NAME.fullmatch(source)))
+
+
+def load_named(name: str) -> BasePolicy:
+    """Connect to the policy of a server, or make that of a class: ``openpi://HOST:PORT``, ``module:Name``.
 
     Raises:
-        UserError: if there is neither.
+        UserError: if there is none, or it is no `vla_rl.core.protocols.BasePolicy`.
+    """
+    if "://" in name:
+        try:
+            from vla_rl.policies.remote import connect
+        except ModuleNotFoundError as error:
+            raise UserError(f"{name} needs the package {error.name!r}; install vla-rl[serve]") from error
+        return connect(name)
+    policy = find("policies", name)()
+    if not isinstance(policy, BasePolicy) or not isinstance(policy.spec, PolicySpec):
+        raise UserError(f"{name} makes a {type(policy).__name__}, which lacks reset, infer, version, spec or horizon")
+    return policy
+
+
+def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
+    """The policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, a version (default: the newest) of a
+    run, or the policy of a name, see `load_named`.
+
+    Raises:
+        UserError: if there is none.
         CheckpointError: if the policy's description is damaged.
     """
+    if isinstance(path, str) and is_name(path):
+        return _named(path)
+    path = Path(path)
     run: Mapping[str, Any] = {}
     if (path / "policies").exists():
         run = read_yaml(path / "config.yaml")
@@ -105,6 +142,24 @@ def find_policy(path: Path, version: int | None = None) -> PolicyFolder:
         ) from error
 
 
+def _named(name: str) -> PolicyFolder:
+    policy = load_named(name)
+    try:
+        return PolicyFolder(
+            Path(),
+            policy.spec,
+            policy.horizon,
+            tuple(getattr(policy, "discrete_dims", ())),
+            policy.version,
+            provides=frozenset(getattr(policy, "provides", ())),
+            prefix_ticks=getattr(policy, "prefix_ticks", 0),
+            name=name,
+        )
+    finally:
+        if hasattr(policy, "close"):
+            policy.close()
+
+
 def _head_in(path: Path) -> frozenset[str]:
     return frozenset({"corrector"} if (path / CORRECTOR_FOLDER).is_dir() else ())
 
@@ -117,7 +172,8 @@ def load_policy(source: str | Path, version: int | None = None) -> Policy:
     """Load a policy, with its critic and residual.
 
     Args:
-        source: Policy folder, run folder or deployment.
+        source: Policy folder, run folder or deployment. Or the URL of a policy server, ``openpi://HOST:PORT``, or
+            the ``module:Name`` of a `vla_rl.core.protocols.BasePolicy`.
         version: Version of the policy in a run folder. Default: the newest.
 
     Returns:
@@ -131,14 +187,19 @@ def load_policy(source: str | Path, version: int | None = None) -> Policy:
         >>> policy.infer(env.observe()).actions.shape
         (16, 2)
     """
-    return load_acting_policy(find_policy(Path(source), version).path)
+    if isinstance(source, str) and is_name(source):
+        return load_named(source)
+    return find_policy(source, version).load()
 
 
 @contextmanager
 def on_disk(policy: AnyPolicy) -> Iterator[Path | None]:
-    """Yield the folder of a policy, written for now if it has none; None for an object that only acts."""
+    """Yield the folder of a policy, written for now if it has none; None for a name or an object that only acts."""
+    if is_name(policy):
+        yield None
+        return
     if isinstance(policy, str | Path):
-        yield find_policy(Path(policy)).path
+        yield find_policy(policy).path
         return
     from vla_rl.policies.acting import ActingPolicy
     from vla_rl.policies.trainable import TrainablePolicy
@@ -160,12 +221,13 @@ def on_robot(
     return on_it, replace(execution, discrete_dims=dims[0], delta_dims=dims[1])
 
 
-def load_acting_policy(path: Path, expected: PolicySpec | None = None) -> Policy:
+def load_acting_policy(path: Path, expected: PolicySpec | None = None, device: str = "cpu") -> Policy:
     """Load a policy to act with, on one thread: for the process where inference happens. Deployments need no torch.
 
     Args:
         path: Folder of the policy.
         expected: Interface that it must have; None: any.
+        device: Where a policy in torch runs.
 
     Raises:
         CheckpointError: If the policy is damaged or has another interface.
@@ -182,7 +244,7 @@ def load_acting_policy(path: Path, expected: PolicySpec | None = None) -> Policy
     from vla_rl.policies.folders import load_policy
 
     torch.set_num_threads(1)
-    return load_policy(path)
+    return load_policy(path, device)
 
 
 def load_watched_policy(path: Path, policies: Path) -> Policy:

@@ -16,7 +16,7 @@ from vla_rl.acting.action_kinds import first_named, recorded_as_steps, with_acti
 from vla_rl.acting.attempt import Attempts, free_names
 from vla_rl.acting.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
 from vla_rl.acting.injection import Injection
-from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, load_acting_policy, on_disk, on_robot
+from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk, on_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.config import fill_parts, load_config, override_items, part
@@ -130,7 +130,8 @@ def rollout(
     """Run a policy on a robot, behind the safety gate.
 
     Args:
-        policy: A trained policy, its folder, a run folder or a deployment.
+        policy: A trained policy, its folder, a run folder or a deployment; ``openpi://HOST:PORT`` for the policy of a
+            server; ``module:Name`` for a class.
         robot: Name of an entry point of ``vla_rl.robots`` (``mock``, ``sim``, ``lerobot``, ``ros2``) or
             ``module:function``.
         episodes: Number of attempts.
@@ -156,9 +157,10 @@ def rollout(
         [None]
     """
     with on_disk(policy) as folder:
-        if folder is None:
+        source = policy if isinstance(policy, str | Path) else folder
+        if source is None:
             raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
-        found = find_policy(Path(policy) if isinstance(policy, str | Path) else folder)
+        found = find_policy(source)
         config = resolve_config(
             found, Path(limits) if limits else None, strategy, override_items(settings or {}), realtime=realtime
         )
@@ -341,7 +343,7 @@ def _planner(
 ) -> Iterator[Planner]:
     """Where the policy computes: in a process of its own, or on the virtual clock."""
     robot, spec = setup.robot, policy.spec
-    load = matched_loader(functools.partial(load_acting_policy, policy.path), found)
+    load = matched_loader(policy.load, found)
     if not realtime:
         yield make_planner(load(), robot.clock, robot.control_hz, config.latency)
         return

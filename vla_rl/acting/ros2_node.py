@@ -7,12 +7,12 @@ main thread, ROS's, makes and closes them.
 
 import functools
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from vla_rl.acting.action_kinds import recorded_as_steps, with_action_kinds
 from vla_rl.acting.attempt import Attempts
 from vla_rl.acting.capability import added_steps, check_chunks, check_strategy, load_corrector
 from vla_rl.acting.expert_policy import EXPERT, find_expert
-from vla_rl.acting.policy_folder import PolicyFolder, find_policy, load_acting_policy, load_watched_policy, on_robot
+from vla_rl.acting.policy_folder import PolicyFolder, find_policy, load_watched_policy, on_robot
 from vla_rl.acting.robot_check import Item, names_item, settings_items, stop_item
 from vla_rl.acting.robots import check_fits, check_rate
 from vla_rl.acting.rollout import resolve_config
@@ -263,11 +263,10 @@ def make_session(settings: Settings, operator: OperatorRequests) -> PolicySessio
     """
     if settings["policy"].startswith(EXPERT):
         return PolicySession(settings, operator, *find_expert(settings["policy"]))
-    path = Path(settings["policy"]).expanduser()
-    policy = find_policy(path)
+    policy = find_policy(os.path.expanduser(settings["policy"]))
     watched = settings.path("watch")
     if watched is None:
-        return PolicySession(settings, operator, policy, functools.partial(load_acting_policy, policy.path))
+        return PolicySession(settings, operator, policy, policy.load)
     if not watched.is_dir():
         raise UserError(f"parameter watch is {watched}, which is no folder; name a run's policies/")
     return PolicySession(settings, operator, policy, functools.partial(load_watched_policy, policy.path, watched))

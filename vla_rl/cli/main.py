@@ -31,6 +31,7 @@ VERBS = {
     "task": "what a task shows and assumes, and whether it can be trained",
     "play": "drive a task in a browser page, or take over from a policy there",
     "export": "a policy for the robot computer: graphs, engines, their verification",
+    "serve": "a policy server, for robots on other computers",
     "report": "rebuild the report of a run",
     "finetune": "a policy from logged episodes alone: stores, LeRobotDatasets, ROS 2 bags",
     "label": "say how logged episodes went",
@@ -51,6 +52,7 @@ EXTRAS = {
     "viz": ("rerun",),
     "scale": ("ray",),
     "sign": ("cryptography",),
+    "serve": ("websockets",),
 }
 
 

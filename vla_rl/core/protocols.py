@@ -5,6 +5,7 @@ knows only these.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import ActionChunk, Episode, Float32Array, Observation, Step
 
 REST_READINGS = 3
@@ -32,6 +33,25 @@ class Policy(Protocol):
             committed: float32 [d, A], the actions of the next d ticks, which will be executed whatever this call
                 returns.
         """
+        ...
+
+
+@runtime_checkable
+class BasePolicy(Policy, Protocol):
+    """A policy that acts and stays as it is: a server's, a deployment, or a class of any package.
+
+    Its further attributes are optional: ``provides``, its capabilities (`vla_rl.core.capabilities`), ``discrete_dims``,
+    ``prefix_ticks``, and ``twin()``, which returns the same weights for another episode at the same time.
+    """
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Cameras and sizes of its robot."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """H, number of actions in a chunk."""
         ...
 
 

@@ -80,9 +80,15 @@ class ActingPolicy:
         """
         save_policy(Path(folder), self.model, self.selector, {"policy_version": self.version, **(meta or {})})
 
+    def twin(self) -> Self:
+        """The same weights for another episode at the same time."""
+        twin = copy.copy(self)
+        twin.reset(0)
+        return twin
+
     def asking(self, ask: Callable[[Draw], Tensor], noise_seed: int | None = None) -> Self:
         """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""
-        twin = copy.copy(self)
+        twin = self.twin()
         twin._ask, twin.noise_seed = ask, noise_seed
         twin.reset(0)
         return twin

@@ -6,8 +6,9 @@ measured. lerobot itself is never imported here: the caller brings the policy an
 to one thread.
 """
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -46,6 +47,12 @@ class LeRobotFlowPolicy:
         policy.config.rtc_config = self._guidance  # lerobot reads its field ``enabled``
         policy.rtc_processor = policy.model.rtc_processor = self._guidance
         self.reset(0)
+
+    def twin(self) -> Self:
+        """The same weights for another episode at the same time."""
+        twin = copy.copy(self)
+        twin.reset(0)
+        return twin
 
     def reset(self, seed: int) -> None:
         """Start an episode: the sampling noise of each tick follows from the seed."""

@@ -1,0 +1,291 @@
+"""A policy server: openpi's wire for our policies, several clients at a time, each with an episode of its own."""
+
+import asyncio
+import contextlib
+import functools
+import hmac
+import http
+import ipaddress
+import itertools
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.server import Request, Response, ServerConnection
+from websockets.asyncio.server import serve as listen
+from websockets.exceptions import ConnectionClosed
+
+from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk
+from vla_rl.core.config import config_to_dict
+from vla_rl.core.errors import UserError, one_line
+from vla_rl.core.protocols import Policy
+from vla_rl.core.signals import deferred_signals
+from vla_rl.core.types import ActionChunk, Float32Array
+from vla_rl.policies.remote.interface import PASSED_ON, Keys, RemoteInterface
+from vla_rl.policies.remote.policy import OURS, TOKEN
+from vla_rl.policies.remote.wire import WireError, pack, unpack
+
+logger = logging.getLogger(__name__)
+
+_ROOM = 2**20  # bytes of a message beside its images
+_LAST_ANSWERS_S = 3.0  # the watchdog ends the process 5 s after a signal
+_LARGEST_NUMBER = 2**63
+
+
+def serve(
+    policy: AnyPolicy,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    version: int | None = None,
+    clients: int = 8,
+    device: str = "cpu",
+    interface: str | None = None,
+) -> None:
+    """Serve a policy, with its critic and residual, until the process is asked to stop.
+
+    Args:
+        policy: A trained policy, its folder, a run folder or a deployment.
+        host: Address to listen on. Any address but this computer's own needs a token in ``VLA_RL_TOKEN``.
+        port: Port to listen on; 0: a free one.
+        version: Version of the policy in a run folder. Default: the newest.
+        clients: Number of clients at a time.
+        device: Where a policy in torch runs.
+        interface: Name or YAML file of the keys under which clients send observations. Default: our own.
+
+    Raises:
+        UserError: If the policy cannot be loaded, the address is taken, or the token is missing.
+    """
+    with on_disk(policy) as path, deferred_signals() as asked:
+        source = policy if isinstance(policy, str | Path) else path
+        if source is None:
+            raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
+        found = find_policy(source, version)
+        server = PolicyServer(found, clients, device, interface, os.environ.get(TOKEN, ""))
+        server.check_address(host)
+        asyncio.run(server.run(host, port, lambda: asked() is not None))
+        if stop := asked():
+            raise stop
+
+
+class PolicyServer:
+    """See `serve`.
+
+    Args:
+        policy: What is served.
+        clients: Number of clients at a time.
+        device: Where a policy in torch runs.
+        interface: Name or file of other keys than our own.
+        token: What clients have to send; empty: nothing.
+
+    Attributes:
+        port: On which it listens; 0 before.
+        answered: Number of chunks so far.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyFolder,
+        clients: int = 8,
+        device: str = "cpu",
+        interface: str | None = None,
+        token: str = "",
+    ) -> None:
+        self._folder, self._clients, self._token = policy, clients, token
+        self._load = functools.partial(policy.load, device)
+        self.interface = RemoteInterface(
+            policy.spec,
+            RemoteInterface.read(interface).keys if interface else Keys(),
+            policy.horizon,
+            policy.discrete_dims,
+            tuple(sorted(policy.provides & PASSED_ON)),
+            policy.prefix_ticks,
+            policy.version,
+        )
+        self._metadata = pack({OURS: config_to_dict(self.interface)})
+        self._policy = self._load()
+        # One thread: a policy belongs to one, and two inferences at a time are slower than one after the other.
+        self._inference = ThreadPoolExecutor(1, thread_name_prefix="inference")
+        self._seeds = itertools.count()
+        self._connected = self._busy = self.answered = self.port = 0
+
+    def check_address(self, host: str) -> None:
+        """Refuse to listen to other computers without a token.
+
+        Raises:
+            UserError: In that case.
+        """
+        with contextlib.suppress(ValueError):
+            if ipaddress.ip_address(host).is_loopback:
+                return
+        if host != "localhost" and not self._token:
+            raise UserError(f"host {host} is open to other computers; set {TOKEN} to a token, or use 127.0.0.1")
+
+    async def run(self, host: str, port: int, stops: Callable[[], bool]) -> None:
+        """Serve until ``stops`` returns True. Answers that are being computed are still sent.
+
+        Raises:
+            UserError: If the address cannot be listened on.
+        """
+        options: dict[str, Any] = {"compression": None, "server_header": None, "close_timeout": 0.5, "max_queue": 1}
+        try:
+            server = await listen(
+                self._converse,
+                host,
+                port,
+                process_request=self._admit,
+                max_size=8 * self.interface.image_bytes + _ROOM,
+                origins=[None],  # no browser: a page of another site could reach this computer's own address
+                **options,
+            )
+        except OSError as error:
+            raise UserError(f"cannot listen on {host}:{port}: {error.strerror or error}; use another port") from error
+        self.port = server.sockets[0].getsockname()[1]
+        logger.info("%s on ws://%s:%d, at most %d clients", self._folder.spec.env_id, host, self.port, self._clients)
+        while not stops():
+            await asyncio.sleep(0.05)
+        end_s = time.monotonic() + _LAST_ANSWERS_S
+        while self._busy and time.monotonic() < end_s:
+            await asyncio.sleep(0.01)
+        server.close()
+        await server.wait_closed()
+        self._inference.shutdown(wait=False, cancel_futures=True)
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        if request.path.partition("?")[0] == "/healthz":
+            return connection.respond(http.HTTPStatus.OK, "OK\n")
+        sent = request.headers.get("Authorization", "")
+        if self._token and not hmac.compare_digest(sent.encode(), f"Api-Key {self._token}".encode()):
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "this server needs a token\n")
+        if self._connected >= self._clients:
+            return connection.respond(http.HTTPStatus.SERVICE_UNAVAILABLE, f"{self._clients} clients are here\n")
+        return None
+
+    async def _converse(self, connection: ServerConnection) -> None:
+        """Answer one client until it leaves."""
+        if self._connected >= self._clients:  # several came at the same moment
+            await connection.close(1013, f"{self._clients} clients are here")
+            return
+        with self._counted("_connected"), contextlib.suppress(ConnectionClosed):
+            await connection.send(self._metadata)
+            try:
+                session = await self._in_thread(self._session)
+                previous_ms = None
+                async for frame in connection:
+                    with self._counted("_busy"):
+                        received_ns, start_s = time.time_ns(), time.monotonic()
+                        reply = await self._in_thread(functools.partial(session.answer, frame))
+                        reply["server_timing"] |= {"received_ns": received_ns, "sent_ns": time.time_ns()}
+                        if previous_ms is not None:
+                            reply["server_timing"]["prev_total_ms"] = previous_ms
+                        await connection.send(pack(reply))
+                        previous_ms = (time.monotonic() - start_s) * 1e3
+                        self.answered += 1
+            except UserError as error:
+                await self._refuse(connection, one_line(error))
+            except ConnectionClosed:
+                raise
+            except Exception as error:
+                logger.exception("a policy or a message failed")
+                await self._refuse(connection, f"{type(error).__name__}: {one_line(error)}")
+
+    async def _refuse(self, connection: ServerConnection, reason: str) -> None:
+        """Tell a client what is wrong as openpi does: a text frame, then the end."""
+        await connection.send(reason)
+        await connection.close(1011, "the text frame before says why")
+
+    def _in_thread[Result](self, work: Callable[[], Result]) -> Awaitable[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._inference, work)
+
+    @contextlib.contextmanager
+    def _counted(self, name: str) -> Iterator[None]:
+        setattr(self, name, getattr(self, name) + 1)
+        try:
+            yield
+        finally:
+            setattr(self, name, getattr(self, name) - 1)
+
+    def _session(self) -> "Session":
+        """Everything of one client. Policies that cannot share their weights are loaded once more."""
+        twin = getattr(self._policy, "twin", None)
+        return Session(self._load() if twin is None else twin(), self.interface, next(self._seeds))
+
+
+class Session:
+    """The episode of one client.
+
+    Our clients send seed and tick. Of others neither is known: each connection is an episode, and the tick follows from
+    the time, but it grows from chunk to chunk, so that no noise is drawn twice.
+
+    Args:
+        policy: Of this client alone.
+        interface: What messages look like.
+        seed: Of a client that sends none.
+    """
+
+    def __init__(self, policy: Policy, interface: RemoteInterface, seed: int) -> None:
+        self._policy, self._interface = policy, interface
+        self._began_s, self._tick = time.monotonic(), -1
+        self._episode: tuple[int, int] = (-1, seed)
+        policy.reset(seed)
+
+    def answer(self, frame: str | bytes) -> dict[str, Any]:
+        """Plan for one message.
+
+        Raises:
+            UserError: If the message does not fit, or the policy plans no numbers.
+        """
+        if isinstance(frame, str):
+            raise WireError("a text frame is no observation; send msgpack")
+        message = unpack(frame)
+        ours = message.pop(OURS, {})
+        if not isinstance(ours, dict):
+            raise WireError(f"{OURS} is a {type(ours).__name__}; send a mapping")
+        start_s = time.perf_counter()
+        chunk = self._plan(message, ours)
+        infer_ms = (time.perf_counter() - start_s) * 1e3
+        if not np.isfinite(chunk.actions).all():
+            raise UserError("the policy planned actions that are not finite numbers")
+        timing: dict[str, Any] = {"infer_ms": infer_ms}
+        return {"actions": chunk.actions, "policy_version": chunk.policy_version, "server_timing": timing}
+
+    def _plan(self, message: Mapping[str, Any], ours: Mapping[str, Any]) -> ActionChunk:
+        passed = round((time.monotonic() - self._began_s) * self._interface.spec.control_hz)
+        self._tick = _integer(ours, "tick", max(passed, self._tick + 1))
+        observation = self._interface.observation(message, self._tick)
+        episode = _integer(ours, "episode", self._episode[0]), _integer(ours, "seed", self._episode[1])
+        if episode != self._episode:
+            self._episode = episode
+            self._policy.reset(episode[1])
+        actions = self._interface.spec.action_sizes[observation.state.size]
+        if "previous" in ours:
+            if not hasattr(self._policy, "infer_guided"):
+                raise UserError("this policy cannot be guided; use execution.strategy=naive")
+            previous, delay_ticks = _actions(ours, "previous", actions), _integer(ours, "delay_ticks", 0)
+            if not 0 <= delay_ticks <= len(previous) <= self._interface.horizon:
+                raise WireError(f"delay_ticks is {delay_ticks} of {len(previous)} previous actions")
+            exact = ours.get("exact_gradient") is True
+            guided: ActionChunk = self._policy.infer_guided(observation, previous, delay_ticks, exact)
+            return guided
+        return self._policy.infer(observation, _actions(ours, "committed", actions) if "committed" in ours else None)
+
+
+def _integer(ours: Mapping[str, Any], name: str, default: int) -> int:
+    value = ours.get(name, default)
+    if type(value) is not int or not -1 <= value < _LARGEST_NUMBER:
+        raise WireError(f"{name} is {str(value)[:40]}; send an integer of at least 0")
+    return value
+
+
+def _actions(ours: Mapping[str, Any], name: str, size: int) -> Float32Array:
+    found = ours[name]
+    if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != size or found.dtype.kind != "f":
+        raise WireError(f"{name} are no actions [d, {size}]")
+    if not np.isfinite(found).all():
+        raise WireError(f"{name} holds numbers that are not finite")
+    return found.astype(np.float32)

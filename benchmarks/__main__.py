@@ -33,6 +33,7 @@ BENCHMARKS = (
     "deploy",
     "deploy-choice",
     "metaworld",
+    "known",
     "scale-floor",
     "outcomes",
     "people",

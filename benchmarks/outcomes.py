@@ -124,7 +124,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         **_beside(ours, of_default_task["bold_hurried"], "bold_hurried_450"),
         **_beside(longer, of_default_task["bold_1200"], "bold_1200"),
         **_other_tasks(runs),
-        **_against_rivals(runs),
+        **against_rivals(runs, OURS[0], [name for name in METHODS if name not in OURS]),
         "runs": runs,
     }
 
@@ -217,15 +217,15 @@ def _steps_ratio(cell: dict[str, Any]) -> float:
     return float(cell["practised"]["steps"] / cell["supervised"]["steps"])
 
 
-def _against_rivals(cells: list[dict[str, Any]]) -> dict[str, Any]:
+def against_rivals(cells: Sequence[dict[str, Any]], ours: str, rivals: Sequence[str]) -> dict[str, Any]:
     """The best rival by its mean over the runs that both have, and p of the paired difference over these."""
     by_run = {(cell["task"], cell["seed"], cell["method"]): cell["practised"]["success"] for cell in cells}
-    ours = {key[:2]: success for key, success in by_run.items() if key[2] == OURS[0]}
+    our_runs = {key[:2]: success for key, success in by_run.items() if key[2] == ours}
     differences = {}
-    for rival in METHODS:
-        shared = [run for run in ours if (*run, rival) in by_run]
-        if rival not in OURS and len(shared) > 1:
-            differences[rival] = np.array([ours[run] - by_run[*run, rival] for run in shared])
+    for rival in rivals:
+        shared = [run for run in our_runs if (*run, rival) in by_run]
+        if len(shared) > 1:
+            differences[rival] = np.array([our_runs[run] - by_run[*run, rival] for run in shared])
     if not differences:
         return {}
     best = min(differences, key=lambda rival: float(differences[rival].mean()))

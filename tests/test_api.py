@@ -189,8 +189,8 @@ def test_training_in_place_changes_the_weights_and_says_how_it_went(place: Simpl
     assert any(not value.equal(fresh.state_dict()[name]) for name, value in place.policy.state_dict().items())
 
 
-@pytest.mark.parametrize("algorithm", ["imagined_edit", "habc"])
-def test_a_policy_without_cameras_is_demonstrated_trained_practiced_and_evaluated(
+@pytest.mark.parametrize("algorithm", [pytest.param("imagined_edit", marks=pytest.mark.slow), "habc"])
+def test_a_policy_without_cameras_is_demonstrated_trained_practiced_evaluated_and_deployed(
     tmp_path: Path, algorithm: str
 ) -> None:
     env = vla.make_env(BlindDot)
@@ -210,7 +210,16 @@ def test_a_policy_without_cameras_is_demonstrated_trained_practiced_and_evaluate
     )
     (result,) = practice.rounds(1)
     assert len(result.evaluation.success) == 2
-    assert len(vla.evaluate(result.policy, env, 1).success) == 1
+    outcomes = vla.evaluate(result.policy, env, 2)
+    assert outcomes.success == result.evaluation.success
+    if algorithm == "imagined_edit":
+        deployed = vla.export(result.policy, tmp_path / "deployment")
+        assert vla.evaluate(deployed, env, 2) == outcomes
+        chunks = [vla.load_policy(folder).infer(env.reset(7)).actions for folder in (result.policy, deployed)]
+        np.testing.assert_allclose(*chunks, atol=1e-5)
+        assert vla.rollout(deployed, "sim", settings={"task.env": env.task.env}) in ([True], [False])
+        assert main(["corrector", str(tmp_path / "run"), "steps=2"]) == 0
+        assert len(vla.evaluate(tmp_path / "run", env, 1, strategy="a2c2", latency=2).success) == 1
 
 
 @pytest.mark.slow

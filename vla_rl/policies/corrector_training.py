@@ -155,7 +155,8 @@ def _plan_every_frame(
         )
         noise = torch.randn(rows, model.config.horizon, model.spec.action_dim, generator=generator)
         chunks.append(model.action_normalizer.normalize(model.sample(prefix, noise)))
-        keypoints.append(keypoints_of(model, random_shift(images, shift, generator)))
+        seen = keypoints_of(model, random_shift(images, shift, generator)) if images else torch.zeros(rows, 0)
+        keypoints.append(seen)
     return torch.cat(chunks), torch.cat(keypoints)
 
 

@@ -64,12 +64,12 @@ def sequential_test(pairs: Iterable[tuple[bool, bool]]) -> tuple[float, int]:
     """Test whether two policies succeed equally often on the same seeds. The caller may stop after any pair.
 
     Only pairs with exactly one success count. If the policies are equally good, each of n such pairs goes to the first
-    one with probability 1/2, and the likelihood ratio of the uniform mixture of all other probabilities,
+    policy with probability 1/2. The likelihood ratio of the uniform mixture of all probabilities is then
 
         E_n = 2^n int_0^1 q^k (1 - q)^(n-k) dq = 2^n / ((n + 1) binom(n, k)),
 
-    is a martingale that begins with 1 (H. Robbins, Annals of Mathematical Statistics 41, 1970, p. 1397). It ever
-    reaches 1 / alpha with probability alpha at most, by Ville's inequality (arXiv 2210.01948, section 3).
+    a martingale that begins with 1 (H. Robbins, Annals of Mathematical Statistics 41, 1970, p. 1397). It ever reaches
+    1 / alpha with probability alpha at most, by Ville's inequality (arXiv 2210.01948, section 3).
 
     Args:
         pairs: Success of the first and of the other policy on each seed, in the order of play.

@@ -48,6 +48,7 @@ BENCHMARKS = (
     "house",
     "speed",
     "docs",
+    "any_policy",
 )
 
 

@@ -42,6 +42,10 @@ class FaultyServer:
         faults: One of `KINDS` or None for each observation in turn; it is emptied, and then all answers are sound.
         declared: Whether the metadata holds the interface, as those of our own server do.
         slow_s: Delay of a slow answer.
+
+    Attributes:
+        port: On which it listens; 0 before.
+        injected: Number of faults so far.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class FaultyServer:
         self._metadata, self._slow_s = {} if declared is None else {OURS: declared}, slow_s
         self._hides_metadata = False
         self._random = random.Random(0)
-        self.port = self.asked = 0
+        self.port = self.injected = 0
 
     async def run(self, host: str, port: int, stops: Callable[[], bool]) -> None:
         """See `PolicyServer.run`."""
@@ -72,10 +76,9 @@ class FaultyServer:
             await connection.send(pack(self._metadata))
             async for frame in connection:
                 assert isinstance(frame, bytes)
-                self.asked += 1
-                await self._answer(
-                    connection, self._chunk(unpack(frame)), self._faults.pop(0) if self._faults else None
-                )
+                fault = self._faults.pop(0) if self._faults else None
+                self.injected += fault is not None
+                await self._answer(connection, self._chunk(unpack(frame)), fault)
 
     def _chunk(self, message: dict[str, Any]) -> np.ndarray:
         state = self._interface.observation(message, 0).state
@@ -123,21 +126,22 @@ class FaultyServer:
 def in_process(server: FaultyServer) -> Iterator[str]:
     """Run a server in a process of its own, where it takes no time of the caller's; yields its URL."""
     context = multiprocessing.get_context("spawn")
-    port = context.Value("i", 0)
-    process = context.Process(target=_serve, args=(server, port), daemon=True)
+    shared = context.Array("i", 2)
+    process = context.Process(target=_serve, args=(server, shared), daemon=True)
     process.start()
     try:
-        while not port.value and process.is_alive():
+        while not shared[0] and process.is_alive():
             time.sleep(0.01)
-        yield f"openpi://127.0.0.1:{port.value}"
+        yield f"openpi://127.0.0.1:{shared[0]}"
     finally:
+        server.injected = shared[1]
         process.kill()
         process.join()
 
 
-def _serve(server: FaultyServer, port: Any) -> None:
+def _serve(server: FaultyServer, shared: Any) -> None:
     def stops() -> bool:
-        port.value = server.port
+        shared[:] = server.port, server.injected
         return False
 
     asyncio.run(server.run("127.0.0.1", 0, stops))

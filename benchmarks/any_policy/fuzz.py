@@ -30,18 +30,27 @@ _DECLARED = ("spec", "keys", "horizon", "provides", "cameras", "state_dim", "act
 _KEY = st.sampled_from([*_OURS, *_SENT, *_DECLARED, "infer_ms", "sent_ns", "", b"x", "a.b"])
 _LEAF = st.sampled_from([None, True, 0, -1, 3, 2**40, 2**64 - 1, 0.5, float("nan"), "", "text", b"bytes"]) | _ARRAY
 _VALUE = st.recursive(_LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEY, inner, max_size=3))
-_NUMBERS = st.dictionaries(st.sampled_from(_OURS), _LEAF, max_size=6)
-_LIKELY = st.fixed_dictionaries(
-    {"observation/front": st.sampled_from(_SOUND[:1]), "observation/top": st.sampled_from(_SOUND[:1])},
+_COUNT = st.integers(0, 9) | _LEAF
+_ACTIONS = st.just(_SOUND[3]) | _ARRAY
+_OPTIONS = st.fixed_dictionaries(
+    {},
     optional={
-        "observation/state": _ARRAY,
-        "prompt": _LEAF,
-        "vla_rl": _NUMBERS,
-        "actions": _ARRAY,
-        "server_timing": _NUMBERS,
+        **dict.fromkeys(("seed", "tick", "episode", "delay_ticks", "infer_ms", "sent_ns"), _COUNT),
+        **dict.fromkeys(("committed", "previous"), _ACTIONS),
+        "exact_gradient": _LEAF,
     },
 )
-_PACKED = (_LIKELY | st.dictionaries(_KEY, _VALUE, max_size=5) | _VALUE).map(msgpack.packb)
-_CUT = st.tuples(_PACKED, st.integers(0, 200)).map(lambda pair: pair[0][: pair[1]])
-MESSAGES: st.SearchStrategy[bytes] = _PACKED | _CUT | st.binary(max_size=200)
+_LIKELY = st.fixed_dictionaries(
+    {
+        "observation/front": st.just(_SOUND[0]),
+        "observation/top": st.just(_SOUND[0]) | _ARRAY,
+        "observation/state": st.just(_SOUND[1]) | _ARRAY,
+        "actions": _ACTIONS,
+    },
+    optional={"prompt": st.just("push") | _LEAF, "vla_rl": _OPTIONS | _LEAF, "server_timing": _OPTIONS | _LEAF},
+).map(msgpack.packb)
+_PACKED = (st.dictionaries(_KEY, _VALUE, max_size=5) | _VALUE).map(msgpack.packb)
+_CUT = st.tuples(_LIKELY | _PACKED, st.integers(0, 200)).map(lambda pair: pair[0][: pair[1]])
+_KINDS = (_LIKELY, _LIKELY, _LIKELY, _PACKED, _CUT, st.binary(max_size=200))
+MESSAGES: st.SearchStrategy[bytes] = st.sampled_from(_KINDS).flatmap(lambda kind: kind)
 """Packed mappings that hold much of what a message should, cut ones, and noise."""

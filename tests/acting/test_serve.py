@@ -224,7 +224,7 @@ def test_a_robot_in_real_time_never_waits_for_a_server_with_faults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every second answer is a fault, of every kind. A loop that waited would miss 5 ticks for each slow one."""
-    faults: list[str | None] = [None, None]
+    faults: list[str | None] = [None, None, None]
     for kind in KINDS:
         faults += [kind, None]
     interface = replace(INTERFACE, spec=replace(SPEC, control_hz=50.0), horizon=60)

@@ -35,6 +35,35 @@ class NoAnswer(OneAnswer):
     def request(self, request: PlanRequest, inference: Inference) -> None: ...
 
 
+class EverySecond(OneAnswer):
+    """Fails for every second request, the first one among them."""
+
+    asked = 0
+
+    def request(self, request: PlanRequest, inference: Inference) -> None:
+        self.asked += 1
+        chunk = ActionChunk(np.tile(ACTION, (6, 1)), request.observation.tick, 0, 0)
+        self._answers = [Plan(request, None if self.asked % 2 else chunk)]
+
+
+def test_a_policy_that_failed_is_asked_again_at_once() -> None:
+    """Not after `REQUEST_TIMEOUT_TICKS`, as one that is silent: the robot would hold for most of that time."""
+    planner = EverySecond()
+    executor = Executor(planner, ExecutionConfig(strategy="naive", execute_ticks=4))
+    executor.reset(0, np.zeros(2, np.float32))
+    state = np.zeros(2, np.float32)
+    waited = 0
+    while not executor.ready(lambda: Observation({}, state, "", 0), 0):
+        waited += 1
+        assert waited < 3
+    sources = []
+    for tick in range(20):
+        action = executor.propose(Observation({}, state, "", tick), tick)
+        executor.sent(action.action)
+        sources.append(action.source)
+    assert {*sources} == {Source.POLICY}
+
+
 def test_a_hold_repeats_targets_and_stops_steps() -> None:
     executor = Executor(OneAnswer(), ExecutionConfig(strategy="naive", delta_dims=(1,)))
     executor.reset(0, np.zeros(2, np.float32))

@@ -7,11 +7,10 @@ from typing import override
 
 import numpy as np
 
-from vla_rl.core.types import Float32Array, Observation, Source
+from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
 from vla_rl.execution.plan import (
     NO_CHUNK,
     ActionSource,
-    Plan,
     Planner,
     PlanRequest,
     TickAction,
@@ -110,7 +109,7 @@ class Executor(ActionSource):
     def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
         if self._strategy.freezes_world:  # it waits by itself
             return True
-        if self._asked_tick is None:
+        if self._asked_id not in self._outstanding:
             self._ask(observe())
         self._take_arrivals(0, now_ns)
         return len(self._schedule.upcoming(0)) > 0
@@ -189,27 +188,30 @@ class Executor(ActionSource):
 
     def _take_arrivals(self, tick: int, now_ns: int) -> None:
         for plan in self._planner.poll():
-            self._accept(plan, tick, now_ns)
+            asked_tick = self._outstanding.pop(plan.request.request_id, None)
+            if plan.chunk is not None:
+                self._accept(plan.request, plan.chunk, asked_tick, tick, now_ns)
 
-    def _accept(self, plan: Plan, tick: int, now_ns: int) -> None:
-        asked_tick = self._outstanding.pop(plan.request.request_id, None)
+    def _accept(
+        self, request: PlanRequest, planned: ActionChunk, asked_tick: int | None, tick: int, now_ns: int
+    ) -> None:
         if asked_tick is None:  # a duplicate, an answer given up long ago, or one from before a restart
             return
         self.delay.add(tick - asked_tick)
-        check_shape(plan.chunk, len(self._last_sent))
-        if len(plan.chunk.actions) < self.config.execute_ticks and not self._told:
+        check_shape(planned, len(self._last_sent))
+        if len(planned.actions) < self.config.execute_ticks and not self._told:
             self._told = True
             logger.warning(
                 "a chunk has %d actions, and execution.execute_ticks is %d: it is planned again when they are over",
-                *(len(plan.chunk.actions), self.config.execute_ticks),
+                *(len(planned.actions), self.config.execute_ticks),
             )
         # Ticks at rest before the first action consume nothing of a plan.
         not_consumed_before = tick if self._first_tick is None else self._first_tick
-        start_tick = plan.chunk.start_tick
+        start_tick = planned.start_tick
         if asked_tick < not_consumed_before:
             start_tick = max(start_tick, not_consumed_before)
-        planned_ns = observed_ns(plan.request.observation, now_ns)
+        planned_ns = observed_ns(request.observation, now_ns)
         chunk = ScheduledChunk(
-            plan.request.request_id, plan.chunk.actions, start_tick, asked_tick, planned_ns, plan.chunk.policy_version
+            request.request_id, planned.actions, start_tick, asked_tick, planned_ns, planned.policy_version
         )
         self._schedule.add(self._strategy.place(chunk, tick), tick)

@@ -202,7 +202,7 @@ class ProcessPlanner(Planner):
 
     @override
     def poll(self) -> list[Plan]:
-        """See `Planner.poll`. A policy that raised is logged and gives no plan: the executor's ladder does the rest."""
+        """See `Planner.poll`. A policy that raised is logged and gives no chunk: the executor asks again."""
         answer = self._answers.take()
         if answer is None or answer["epoch"] != self._epoch:
             return []
@@ -212,7 +212,7 @@ class ProcessPlanner(Planner):
         if answer["error_bytes"]:
             self.last_error = _read_text(answer, "error")
             _log.error("inference failed: %s", self.last_error)
-            return []
+            return [Plan(request, None)]
         actions = answer["actions"][: int(answer["length"])].copy()
         chunk = ActionChunk(actions, int(answer["start_tick"]), request.request_id, int(answer["policy_version"]))
         return [Plan(request, chunk)]

@@ -37,10 +37,10 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The policy's answer to one request."""
+    """The policy's answer to one request; without a chunk the policy has failed, and may be asked again."""
 
     request: PlanRequest
-    chunk: ActionChunk
+    chunk: ActionChunk | None
 
 
 @dataclass(frozen=True, slots=True)

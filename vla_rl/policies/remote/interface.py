@@ -13,7 +13,7 @@ import numpy as np
 
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.config_files import CONFIGS, read_yaml
-from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.errors import ConfigError, UserError, did_you_mean, one_line
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation, Uint8Array
 from vla_rl.policies.remote.wire import WireError
@@ -89,6 +89,18 @@ class RemoteInterface:
             known = [file.stem for file in (CONFIGS / "remote").glob("*.yaml")]
             raise UserError(f"there is no interface {name!r}.{did_you_mean(name, known)} Or name a YAML file")
         return config_from_dict(cls, read_yaml(path), where=str(path))
+
+    @classmethod
+    def declared(cls, raw: Any, where: str) -> Self:
+        """Read the interface in the metadata of one of our servers.
+
+        Raises:
+            WireError: If it is none.
+        """
+        try:
+            return config_from_dict(cls, raw, where=where)
+        except (ConfigError, TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"{where} describes no policy of this version: {one_line(error)}") from error
 
     def message(self, observation: Observation) -> dict[str, Any]:
         """Return an observation under the keys of the server.

@@ -12,8 +12,7 @@ from typing import Any, override
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from vla_rl.core.config import config_from_dict
-from vla_rl.core.errors import ConfigError, one_line
+from vla_rl.core.errors import one_line
 from vla_rl.core.types import Observation
 from vla_rl.policies.remote.interface import RemoteInterface
 from vla_rl.policies.remote.policy import FIRST_ANSWER_S, OURS, RemoteError, RemotePolicy
@@ -53,6 +52,8 @@ class OpenpiPolicy(RemotePolicy):
             seconds = struct.pack("ll", int(waits), int(waits % 1 * 1e6))
             connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
             metadata = unpack(self._binary(connection.recv(timeout=waits)))
+            self._is_ours = OURS in metadata
+            return RemoteInterface.declared(metadata[OURS], self.url) if self._is_ours else interface
         except InvalidStatus as error:
             self.close()
             code = error.response.status_code
@@ -66,12 +67,6 @@ class OpenpiPolicy(RemotePolicy):
         except BaseException:
             self.close()
             raise
-        self._is_ours = OURS in metadata
-        try:
-            return config_from_dict(RemoteInterface, metadata[OURS], where=self.url) if self._is_ours else interface
-        except (ConfigError, TypeError, ValueError, AttributeError) as error:
-            self.close()
-            raise RemoteError(f"{self.url} describes no policy of this version: {one_line(error)}") from error
 
     @override
     def _answer(

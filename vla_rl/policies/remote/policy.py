@@ -85,6 +85,16 @@ class RemotePolicy(ABC):
         """Capabilities, see `vla_rl.core.capabilities`."""
         return frozenset(self.interface.provides)
 
+    @property
+    def discrete_dims(self) -> tuple[int, ...]:
+        """Action dimensions that are discrete (grippers)."""
+        return self.interface.discrete_dims
+
+    @property
+    def prefix_ticks(self) -> int:
+        """Longest committed prefix seen in training; 0: none."""
+        return self.interface.prefix_ticks
+
     def reset(self, seed: int) -> None:
         """Begin an episode, and log how the server kept up in the last one."""
         if self.timings:

@@ -50,7 +50,7 @@ def test_a_robot_that_is_ready(
         "rtc",
         "1 reading of [",
         "front 0 ms",
-        "somebody can stop it by hand",
+        "a person can stop it by hand",
     ):
         assert words in told
     assert sent == [], "a look is no command"
@@ -95,7 +95,7 @@ def test_a_robot_whose_camera_is_silent_and_that_nobody_can_stop(policy: Path) -
     folder = find_policy(policy)
     items = check_robot(f"{__name__}:silent", folder, resolve_config(folder, realtime=True), {})
     refused = {item.question for item in items if not item.answer}
-    assert refused == {"readings are younger than 200 ms", "somebody can stop it by hand"}
+    assert refused == {"readings are younger than 200 ms", "a person can stop it by hand"}
 
 
 def silent(request: RobotRequest) -> RobotSetup:

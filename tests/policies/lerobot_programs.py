@@ -13,10 +13,10 @@ TASK, SIZE, DIMS = "vla_rl/PegInsert-v0", 64, 8  # the documented task, the side
 
 def documented(program: str, *words: str) -> list[str]:
     """The arguments of the one line in the docs that runs ``program`` and holds all ``words``."""
-    page = REPOSITORY / "docs" / "data.md"
+    page = REPOSITORY / "docs" / "lerobot.md"
     lines = [shlex.split(command.text) for command in commands(page) if not command.python]
     found = [line for line in lines if line[:1] == [program] and all(word in " ".join(line) for word in words)]
-    assert len(found) == 1, f"docs/data.md has {len(found)} lines of {program} with {words}"
+    assert len(found) == 1, f"docs/lerobot.md has {len(found)} lines of {program} with {words}"
     return found[0][1:]
 
 

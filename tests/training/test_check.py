@@ -28,10 +28,10 @@ CHECKED = ("--config", "tiny", "budget.check_episodes=2", "exploration=0.2")
 
 
 SAY = {
-    0.5: "one that is no better passes in {} of the cases",
-    0.4: "one that is 10 points worse in {},",
-    0.3: "20 points worse in {},",
-    0.2: "30 points worse in {} ",
+    0.5: "| no better | {} |",
+    0.4: "| 10 points worse | {} |",
+    0.3: "| 20 points worse | {} |",
+    0.2: "| 30 points worse | {} |",
 }
 
 

@@ -127,7 +127,7 @@ def robot_items(setup: RobotSetup, policy: PolicySpec) -> list[Item]:
 
 def stop_item(stop_input: str) -> Item:
     """Whether a person can stop the robot beside the gate."""
-    return Item("somebody can stop it by hand", bool(stop_input), stop_input or "see docs/before_it_moves.md")
+    return Item("a person can stop it by hand", bool(stop_input), stop_input or "see docs/before_it_moves.md")
 
 
 def _watched(gate: SafetyGate, condition: Callable[[], Condition] | None) -> Item:

@@ -17,7 +17,7 @@ from vla_rl.acting.robots.ros2 import settings_from
 from vla_rl.core.errors import ConfigError
 
 PACKAGE = Path(robot_io.ros2.__file__).parent / "vla_rl_ros"
-PAGE = Path(__file__).parents[3] / "docs" / "ros2.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "ros2_parameters.md"
 JOINTS = ["a", "b", "c"]
 
 
@@ -27,7 +27,7 @@ def settings(**values: Any) -> Settings:
 
 
 def test_the_page_shows_the_parameters_of_the_code() -> None:
-    assert markdown_table() in PAGE.read_text(), "run: python -m robot_io.ros2.parameters docs/ros2.md"
+    assert markdown_table() in PAGE.read_text(), f"run: python -m robot_io.ros2.parameters {PAGE}"
 
 
 def test_every_parameter_is_within_its_own_bounds() -> None:

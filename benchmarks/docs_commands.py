@@ -40,6 +40,7 @@ SMALLER = {
     r"vla-rl finetune .*--resume .*steps=": ["steps=8"],
     r"vla-rl (train|finetune) .*--resume": [],
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
+    r"vla-rl train .*staleness=": [*_TINY, "workers=1"],
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
     r"vla-rl train .*(--config alone|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train\b.*rounds=": _TINY,

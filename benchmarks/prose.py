@@ -38,11 +38,12 @@ HOUSE_WORDS = {
 _HOUSE = re.compile("|".join(rf"(?P<h{i}>\b(?:{words})\b)" for i, words in enumerate(HOUSE_WORDS)), re.IGNORECASE)
 _ENTRY = re.compile(r"^ {4}[*`\w][\w*`, .\[\]]*(?: \([^)]*\))?: ")
 _END = re.compile(r"(?<=[.!?])[\"')*]*(?<!e\.g\.)(?<!i\.e\.)(?<!al\.)(?<!vs\.)(?<!cf\.)\s+")
+_READ = ("page", "summary", "docstring")  # what is counted
 _SKIPPED = re.compile(r"^```.*?^ *```$|<!--(.*?)-->\n.*?<!-- end of \S+ -->|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
 
 class Passage(NamedTuple):
-    """A piece of prose. ``kind`` is page, docstring, comment, message, error or label (a heading or a table cell)."""
+    """A piece of prose: page, summary, docstring, comment, message, error, or label (a heading or a table cell)."""
 
     line: int
     kind: str
@@ -86,7 +87,8 @@ def python(text: str) -> Iterator[Passage]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             first = node.body[0].value  # type: ignore[attr-defined]
             seen.add(id(first))
-            yield from (Passage(first.lineno, "docstring", part) for part in docstring(first.value))
+            parts = enumerate(docstring(first.value))
+            yield from (Passage(first.lineno, "docstring" if n else "summary", part) for n, part in parts)
     for node in nodes:
         if isinstance(node, ast.JoinedStr):
             message = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
@@ -97,14 +99,15 @@ def python(text: str) -> Iterator[Passage]:
             continue
         if len(re.findall(r"(?<= )[a-z]+(?=[ ,.:;])", message)) > 2 and not re.search(r"[<{]\w+[ >]|\w\(", message):
             yield Passage(node.lineno, "error" if id(node) in raised else "message", message)
-    before, comment = 0, ""
+    comment, begun, joins = "", 0, 0  # comments that follow each other on lines of their own are one passage
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and not re.match(r"# ?(type:|noqa|fmt:|\[|!|codespell)", token.string):
-            if comment and token.start[0] != before + 1:
-                yield Passage(before, "comment", comment)
-                comment = ""
-            before, comment = token.start[0], f"{comment} {token.string.lstrip('#: ')}"
-    yield Passage(before, "comment", comment)
+            number, alone = token.start[0], token.line.lstrip().startswith("#")
+            if not (alone and number == joins):
+                yield Passage(begun, "comment", comment)
+                comment, begun = "", number
+            comment, joins = f"{comment} {token.string.lstrip('#: ')}", number + 1 if alone else 0
+    yield Passage(begun, "comment", comment)
 
 
 def docstring(text: str) -> Iterator[str]:
@@ -140,7 +143,7 @@ def findings(name: str) -> Iterator[str]:
                 yield f"{name}:{line}: {match[0]!r}: {list(HOUSE_WORDS.values())[int(str(match.lastgroup)[1:])]}"
             if kind != "label" and (count := words(sentence)) > (limit := 20 if kind == "error" else 25):
                 yield f"{name}:{line}: {count} words, at most {limit}: {sentence[:70]} ..."
-        if kind == "docstring" and re.match(r"(See|The same)\b", text):
+        if kind == "summary" and re.match(r"(See|The same)\b", text):
             yield f"{name}:{line}: {text[:40]!r} is no summary: say what it does"
 
 
@@ -151,7 +154,7 @@ def files() -> list[str]:
 
 def measure(names: Iterable[str]) -> dict[str, float]:
     """Measure the sentences of pages and docstrings: how many, their mean length, and the share over 25 words."""
-    read = (passage for name in names for passage in passages(name) if passage.kind in ("page", "docstring"))
+    read = (passage for name in names for passage in passages(name) if passage.kind in _READ)
     lengths = [words(sentence) for passage in read for sentence in sentences(passage.text)]
     over = sum(length > 25 for length in lengths) / len(lengths)
     mean = sum(lengths) / len(lengths)

@@ -1,9 +1,9 @@
-"""What a URDF says of a robot: joint limits that a file of limits may tighten and never loosen, where the tool is at a
-command, and whether parts of the robot come too close to each other.
+"""The URDF of a robot: joint limits, the place of the tool at a command, and distances between parts of the robot. A
+file of limits may tighten the joint limits and never loosen them.
 
 Joint limits and soft limits (``safety_controller``) are read from the XML; the kinematics and the distances between
-collision shapes are MuJoCo's, which reads URDF itself. Meshes count as their convex hulls, which contain them. Whoever
-commands in other units than radians and meters says how large one of them is.
+collision shapes are MuJoCo's, which reads URDF itself. Meshes count as their convex hulls, which contain them. A caller
+that commands in other units than radians and meters gives the size of its unit.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class Description:
         return JointLimits(
             low=max((low / unit for low, _ in bounds if low is not None), default=-math.inf),
             high=min((high / unit for _, high in bounds if high is not None), default=math.inf),
-            velocity=velocity / unit if velocity else math.inf,  # 0 stands there where nobody knew it
+            velocity=velocity / unit if velocity else math.inf,  # 0: unknown
             effort=effort or math.inf,
         )
 
@@ -175,9 +175,9 @@ class Description:
                 path = Path(get_package_share_directory(package)) / inside
         if not path.is_file() or path.suffix.lower() not in _READABLE:
             raise UserError(
-                f"self_distance needs the collision shape of link {link!r}, and {name!r} is no "
-                f"{' or '.join(_READABLE)} file that is here; source its package, or describe the link by cylinders, "
-                "boxes and spheres"
+                f"self_distance needs the collision shape of link {link!r}; {name!r} is missing or no "
+                f"{' or '.join(_READABLE)} file. "
+                "Source its package, or describe the link by cylinders, boxes and spheres"
             )
         return path
 

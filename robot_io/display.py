@@ -1,8 +1,8 @@
 """A live panel in the terminal: rate, ages, delays, what the gate changed, who acts. A subscriber of the loop.
 
-Threading: steps are counted, and at most five times a second a frame is put together, in the control thread, in the
-slack that follows the command. Only the write to the terminal, which may block, happens in another thread. A thread
-that did more would hold the interpreter while the control thread waits for it.
+Threading: the control thread counts steps. In the slack after a command it builds a frame, at most five times a second.
+Only the write to the terminal, which may block, happens in another thread. A thread that did more would hold the
+interpreter while the control thread waits for it.
 """
 
 import logging
@@ -159,7 +159,7 @@ class LiveDisplay(Subscriber):
         self._closing = True
         self._frame = self._compose()
         self._ready.release()
-        self._writer.join(timeout=1.0)  # a terminal that takes nothing is left as it is
+        self._writer.join(timeout=1.0)  # a terminal that takes nothing stays unchanged
         logging.getLogger().handlers = self._handlers
 
     def on_step(self, step: Step) -> None:
@@ -179,7 +179,7 @@ class LiveDisplay(Subscriber):
         return "\n".join(_paint(line[: self._columns]) for line in lines)
 
     def _write(self) -> None:
-        """The writer thread: the newest frame, over the one before it, until the end or until nobody reads."""
+        """Write the newest frame over the previous one, in the writer thread, until the end or a closed terminal."""
         height = 0
         try:
             self._stream.write(_HIDE_CURSOR)

@@ -1,5 +1,5 @@
-"""What must be known of a gymnasium environment before anyone can act in it, and where it is known from: what somebody
-declared, else what the environment says, else an assumption that is told.
+"""Properties of a gymnasium environment that acting needs. Each comes from the declaration, else from the environment,
+else from an assumption that is reported.
 """
 
 from dataclasses import dataclass, field

@@ -26,8 +26,8 @@ _UNNAMED = "the numbers of the {what} have no names, so they are matched by posi
 class EnvRobot:
     """Wraps any environment with a bounded Box of actions.
 
-    Its cameras and its state are found in the observation space, see `ObservationReader`; everything else that must be
-    known is declared, said by the environment, or assumed, see `EnvDeclaration`. Observations are new arrays at every
+    `ObservationReader` finds cameras and state in the observation space. All other properties are declared, read from
+    the environment, or assumed (`EnvDeclaration`). Observations are new arrays at every
     step. Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute
     it. ``write`` steps the environment, so it takes one command a tick; the loop's deadlines move its clock.
 
@@ -45,11 +45,11 @@ class EnvRobot:
         state_dimensions: Names and units of the state, as declared.
         action_dimensions: Names and units of the action, as declared.
         notes: what was assumed, changed or left out, in sentences.
-        judged: the environment, or a person, said how the last episode went.
+        judged: Whether the environment, or a person, gave the outcome of the last episode.
         judge: Judges every step, see `robot_io.success.Judge`.
-        draws_always: Every observation has its pictures. False, set before `reset`: pictures are drawn when they are
-            looked at, if the camera is ``render()`` or the environment can leave them out (attributes ``drawing``,
-            ``draw_now``, see `sim.interface.CameraEnv`).
+        draws_always: Every observation has its pictures. False, set before `reset`, draws pictures on access. The
+            camera must be ``render()``, or the environment able to leave them out (``drawing``, ``draw_now``, see
+            `sim.interface.CameraEnv`).
         disturbance: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
 
     Raises:
@@ -235,8 +235,8 @@ class EnvRobot:
             raise UserError(f"{call}() of {self.env} raised {raised(error)}, in {at}.{remedy}") from error
 
     def _measured_targets(self) -> list[int]:
-        """Return the numbers of the state that measure the A targets: by name, else the first A; none if names or units
-        say that they are others.
+        """Return the numbers of the state that measure the A targets: by name, else the first A. None if names or units
+        contradict.
         """
         state, action = self.state_dimensions, self.action_dimensions
         if not (state and action):

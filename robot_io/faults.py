@@ -156,7 +156,7 @@ FAULTS = {
         Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, disturb.PicturesEmpty),
         Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, disturb.PicturesTiny),
         Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, disturb.PicturesCut),
-        Fault("joints_silent", "no joint is told any more", _A, _silent_ms, disturb.JointsSilent),
+        Fault("joints_silent", "the joint states fall silent", _A, _silent_ms, disturb.JointsSilent),
         Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NotFinite),
         Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DriverSilent),
         Fault("robot_gone", "all streams fall silent at once", _T, _silent_ms, disturb.AllSilent),
@@ -175,10 +175,10 @@ FAULTS = {
         Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.ClockJump),
         Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.ClockSilent),
         Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _stop_ms, motion_only=True),
-        Fault("rival", "somebody else publishes on the command topic", _T, _discovered_ms),
+        Fault("rival", "another node publishes on the command topic", _T, _discovered_ms),
         Fault("twin", "a second node of the same name", _T, _discovered_ms),
         Fault("estop_pressed", "the emergency stop says true", _T, _checked_ms),
-        Fault("estop_gone", "nobody publishes the emergency stop any more", _T, _checked_ms),
+        Fault("estop_gone", "the publisher of the emergency stop is gone", _T, _checked_ms),
         Fault("estop_called", "the service ~/estop is called", _T, _checked_ms),
         Fault("deadman_released", "the dead-man says that it was let go", _T, _deadman_ms),
         Fault("deadman_silent", "the dead-man falls silent", _T, _deadman_ms),
@@ -232,12 +232,12 @@ def sensor_fault(name: str) -> Fault:
 
 
 class Sample(NamedTuple):
-    """A command, as somebody outside the gate has seen it.
+    """A command as an observer outside the gate has seen it.
 
     Attributes:
         at_ns: when, in the robot's time.
         command: float32 [A].
-        position: float32 [A], the newest that the sensors have told of the commanded joints; None where nobody knows.
+        position: Newest measured positions of the commanded joints, float32 [A]; None if unknown.
     """
 
     at_ns: int
@@ -274,7 +274,7 @@ def judge(
         begun_ns: when, in the robot's time.
         samples: all commands that were seen from some ticks before the fault until well after the declared time.
         settings: give the declared time.
-        known_ns: from when on anybody could know of it, where that takes its time.
+        known_ns: time from which the fault is observable, if that is later.
     """
     declared_ms = fault.declared_ms(settings) + 1e3 * settings.braking_s
     before = [sample for sample in samples if sample.at_ns < begun_ns]
@@ -313,7 +313,7 @@ def _onset_ns(fault: Fault, begun_ns: int, last: Sample, after: Sequence[Sample]
         showing = (np.abs(commands[1:] - positions) > (monitor.following_tolerance or FOLLOWING_SHARE * width)).any(
             axis=1
         )
-        # A robot that was stopped for it gives way: it is then where it is told to be.
+        # A robot that was stopped for it gives way: it then holds where it stands.
         showing = showing[: int(np.flatnonzero(showing)[-1]) + 1] if showing.any() else showing
     if not showing[-1]:
         return None

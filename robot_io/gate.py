@@ -1,18 +1,18 @@
 """The safety gate: it stands between every source of actions and the robot, and is on by default.
 
-Each action passes in this order: watchdogs (shape, finite numbers, ages of observation and plan) -> joint limits and
-workspace -> rate limit, or velocity, acceleration and jerk limits. A fault brakes the robot to rest and holds it. A
-fault may pass; one that lasts latches the stop, and only a person re-arms it. What the joint monitor or an interlock
-reports, and a pause of this process, latch it at once. A robot that pushes against something, or was moved in a
-pause, then holds where it is: its last command would push on, or pull it back. After a pause the gate sends nothing
-until a reading says where the robot is. Every change has a reason, which is returned with the command, counted, and
-logged when it begins. Called from the control thread only.
+Each action passes the watchdogs (shape, finite numbers, ages of observation and plan) first. Then come joint limits and
+workspace, then the rate limit, or velocity, acceleration and jerk limits. A fault brakes the robot to rest and holds
+it. A fault may pass; one that lasts latches the stop, and only a person re-arms it. What the joint monitor or an
+interlock reports, and a pause of this process, latch it at once. A robot that pushes against something, or was moved in
+a pause, then holds at its measured place. Its last command would push on, or pull it back. After a pause the gate sends
+nothing until a reading says where the robot is. Every change has a reason, which is returned with the command, counted,
+and logged when it begins. Called from the control thread only.
 
 Order of a stop: hold while braking -> at rest, latched -> the loop calls the robot's `stop`, which damps -> until
 `SafetyGate.rearm`. A policy can skip none of it: the gate sees actions and times, never their origin.
 
-Limits hold from command to command. The loop makes them hold per second: it never sends the commands of a tick closer
-together than their equal parts of it, and tells the gate how many there is still time for.
+Limits hold from command to command. The loop makes them hold per second. It never sends the commands of a tick closer
+together than their equal parts of it. It passes the number of commands for which there is still time.
 """
 
 import logging
@@ -128,7 +128,8 @@ class SafetyGate:
         return JointMonitor(config.joint_monitor, low, high, self._one_tick, silent_ns, yielding, names)
 
     def reset(self, readings: Float32Array) -> Float32Array:
-        """See `vla_rl.core.protocols.Gate.reset`. A latched stop stays latched: see `rearm`.
+        """Begin an attempt at the robot's posture (`vla_rl.core.protocols.Gate.reset`). A latched stop stays latched
+        until `rearm`.
 
         Raises:
             UserError: See `robot_io.limits.agreed_posture`. The gate holds what it returns, also at every fault.
@@ -147,7 +148,7 @@ class SafetyGate:
         self._condition: Condition | None = None
         self._gave_way = 0  # for which reasons
         self._admitted_ns = _LONG_AGO  # times before it are no pause
-        self._paused_ns: int | None = None  # start of a pause after which no reading has said where the robot is
+        self._paused_ns: int | None = None  # Start of the current pause; the robot's place is unknown until a reading
         self._joint_monitor.reset(posture)
 
     def rearm(self) -> None:
@@ -173,7 +174,7 @@ class SafetyGate:
 
     @property
     def at_rest(self) -> bool:
-        """See `vla_rl.core.protocols.Gate.at_rest`. In a pause the robot has stopped by itself, at an unknown place."""
+        """Whether the robot is at rest. In a pause it has stopped by itself, at an unknown place."""
         return self._paused_ns is not None or self._motion.at_rest
 
     def brake(self, commands_left: int | None = None) -> Float32Array:
@@ -182,7 +183,7 @@ class SafetyGate:
     def admit(
         self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int, commands_left: int | None = None
     ) -> Verdict:
-        """See `vla_rl.core.protocols.Gate.admit`. The commands are a new array."""
+        """Check and limit an action (`vla_rl.core.protocols.Gate.admit`). The commands are a new array."""
         if action.dtype != np.float32:
             with np.errstate(over="ignore"):  # too large for float32 is not finite
                 action = action.astype(np.float32)
@@ -229,8 +230,8 @@ class SafetyGate:
         return reasons
 
     def _end_pause(self, now_ns: int, paused_ns: int) -> None:
-        """Hold where the robot is. It has stopped at the last command: braking would move it again. If somebody moved
-        it in the pause, only a reading from after the pause says where it is.
+        """Hold where the robot is. It has stopped at the last command: braking would move it again. A person may have
+        moved it in the pause, so only a later reading shows where it is.
         """
         condition, moved = self._condition, self._may_yield[:0]
         if condition is not None:

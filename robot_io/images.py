@@ -1,4 +1,4 @@
-"""Pictures of a robot's cameras, brought to the size that a policy was trained on, or drawn when somebody looks."""
+"""Pictures of a robot's cameras, scaled to the policy's size, or drawn on access."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import override
@@ -33,7 +33,7 @@ class LazyImages(Mapping[str, Uint8Array]):
         draw: camera -> picture, uint8 [H, W, 3], of all cameras at the present moment.
 
     Attributes:
-        drawn: somebody has looked.
+        drawn: Whether the pictures have been read.
     """
 
     def __init__(self, cameras: Sequence[str], draw: Callable[[], Mapping[str, Uint8Array]]) -> None:
@@ -54,13 +54,13 @@ class LazyImages(Mapping[str, Uint8Array]):
         """The pictures.
 
         Raises:
-            UserError: if the moment is over and nobody has looked.
+            UserError: If the moment is over and the pictures were not read.
         """
         if self._images is None:
             if self._over:
                 raise UserError(
-                    "the pictures of a moment that is over were not drawn; ask for them before the next command, or "
-                    "let the robot draw always"
+                    "the pictures of a past moment were not drawn. Read them before the next command, or set "
+                    "draws_always"
                 )
             self._images = self._draw()
         return self._images

@@ -1,9 +1,9 @@
-"""The joint monitor: what the joints measure while they are commanded, which a stream of commands cannot show.
+"""The joint monitor compares the joints' readings with their commands.
 
-It notices a joint that does not follow its command, a reading that stands still while the command moves, an effort
-beyond its limit, and a reading where the joint cannot be. Each is reported when it has lasted for its declared time. A
-joint that is elsewhere after a silence is reported at once: a driver that began anew with another zero would drive the
-arm to its command sooner than anything has lasted. The safety gate asks, and latches its stop.
+It detects a joint that does not follow its command, and a reading that stands still while the command moves. It also
+detects an effort beyond its limit, and a reading outside the joint's range. Each is reported when it has lasted for its
+declared time. A joint that is elsewhere after a silence is reported at once. A driver that restarted with another zero
+would drive the arm to its command before any declared time has passed. The safety gate asks, and latches its stop.
 """
 
 import logging
@@ -182,7 +182,7 @@ class JointMonitor:
         bound = np.where(position < self._low, self._low, self._high)
         sentences = (
             ("is at {0:.4g}, its command is {1:.4g}: is something in its way?", position, command),
-            ("stands still while its command moves: it reads {0:.4g}, told {1:.4g}", position, command),
+            ("stands still while its command moves: it reads {0:.4g}, commanded is {1:.4g}", position, command),
             ("pushes with {0:.4g}, more than {1:.4g}", effort, self._max_effort),
             ("reads {0:.4g}, outside its limits (with their tolerance {1:.4g})", position, bound),
         )

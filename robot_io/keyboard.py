@@ -22,7 +22,7 @@ class KeyboardConfig:
 
     Attributes:
         speed: of a held key, the share of a target's range a second, or of the largest step a tick.
-        hold_s: a key is held for so long after the terminal has last repeated it: terminals tell of no release.
+        hold_s: Time for which a key counts as held after its last repeat; terminals report no release.
     """
 
     speed: float = 0.3
@@ -66,7 +66,7 @@ class Keyboard(TakeoverSource):
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """See `vla_rl.core.protocols.TakeoverSource.command`; ``proposed`` is the command that holds still."""
+        """Return the person's command of this tick, or None; ``proposed`` is the command that holds still."""
         oldest_s = time.monotonic() - self._config.hold_s
         held = [MOVES[key] for key, pressed_s in list(self._pressed_s.items()) if pressed_s > oldest_s]
         direction = np.zeros(3, np.float32)

@@ -18,8 +18,8 @@ _SAMPLES = 200
 class Kinematics:
     """Where the parts of a robot are at a command. Called from the control thread only.
 
-    A joint that nobody commands and that mimics none that is commanded rests at 0, or at the limit next to it. The tool
-    must not hang on one; links that do are not looked at for self-collision, see `unwatched`.
+    A joint that is neither commanded nor mimics a commanded one rests at 0, or at the limit next to it. The tool must
+    not hang on one; links that do are not looked at for self-collision, see `unwatched`.
 
     Args:
         xml: a URDF with MuJoCo's extension.
@@ -29,11 +29,11 @@ class Kinematics:
     Attributes:
         tool: the link whose place is limited; empty if none is.
         pairs: the names of the links that are kept apart.
-        unwatched: links that nobody keeps apart from others, since nobody knows where they are.
+        unwatched: Links that are not kept apart from others, since their place is unknown.
 
     Raises:
-        UserError: without MuJoCo, for a URDF that it does not read, a link that is not there or hangs on a joint that
-            nobody commands, and links that are always closer than ``self_distance``.
+        UserError: Without MuJoCo, or for a URDF that it does not read. For a missing link, or one on a joint without
+            commands. For links that are always closer than ``self_distance``.
     """
 
     def __init__(self, xml: str, joints: Sequence[str], units: NDArray[np.float64], limits: RobotLimits) -> None:
@@ -54,7 +54,7 @@ class Kinematics:
         if limits.workspace_low:
             self._tool = self._find(limits.tool_link, "tool_link")
             if self._free[self._tool]:
-                raise UserError(f"tool_link {limits.tool_link!r} hangs on a joint that nobody commands")
+                raise UserError(f"tool_link {limits.tool_link!r} hangs on a joint without commands")
         self.unwatched = sorted({self._links[body] for body in model.geom_bodyid if self._free[body]})
         touching = [tuple(self._find(link, "touching") for link in pair) for pair in limits.touching]
         self._geoms = self._pairs_of_geoms(touching)
@@ -140,8 +140,8 @@ class Kinematics:
                 return
         names = ", ".join(f"[{first}, {second}]" for first, second in sorted(map(self._names_of, left)))
         raise UserError(
-            f"these links are closer than {self._distance:g} m in all of {_SAMPLES} postures: {names}; "
-            "name them in the limits' touching if they may be"
+            f"these links are closer than {self._distance:g} m in all of {_SAMPLES} postures: {names}. "
+            "If they may touch, name them in the limits' touching"
         )
 
     def _names_of(self, pair: NDArray[np.intp]) -> tuple[str, str]:

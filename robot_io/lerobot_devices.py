@@ -72,8 +72,8 @@ def _keep_torque(config: Any, options: Mapping[str, Any]) -> None:
 
 
 def unit_of_each(device: Any, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the unit of each number of a robot: ``deg``, ``normalized`` (-100 to 100) or ``percent`` (0 to 100) for
-    positions of motors, as its buses or its option ``use_degrees`` say; "" where neither does.
+    """Return the unit of each number of a robot. Positions of motors have ``deg``, ``normalized`` (-100 to 100) or
+    ``percent`` (0 to 100), by its buses or its option ``use_degrees``. Other numbers have "".
     """
     known = _motor_units(device)
     in_degrees = getattr(getattr(device, "config", None), "use_degrees", None)
@@ -102,8 +102,8 @@ def holds_near(config: Any) -> bool:
 
 
 def lock_ports(config: Any) -> list[int]:
-    """Take the serial ports of a device for it alone: two programs that command one bus each hold half of the motors,
-    and a leader arm on the port of the robot would let it fall.
+    """Take the serial ports of a device for it alone. Two programs on one bus would each hold half of the motors, and a
+    leader arm on the robot's port would let it fall.
 
     Returns the file descriptors that hold them. Drivers do not look at the lock, only programs of ours do.
 

@@ -36,9 +36,9 @@ class LerobotRobot:
     State and action hold the numbers of lerobot's observation and action, in its order (``shoulder_pan.pos``, ...).
     What has three dimensions is a camera.
 
-    If the driver fails, capture times stand still, and the gate's watchdog stops the robot. After a command that
-    failed, the last one that succeeded is repeated until the next `reset`: the gate's commands have moved on meanwhile,
-    and the robot must not jump after them. A step is not repeated: it would move on.
+    If the driver fails, capture times stand still, and the gate's watchdog stops the robot. After a failed command, the
+    last successful one is repeated until the next `reset`. The gate's commands have moved on meanwhile, and the robot
+    must not jump after them. A step is not repeated: it would move on.
 
     Args:
         device: A `lerobot.robots.Robot`; `make_lerobot_robot` makes one from a config.
@@ -56,7 +56,7 @@ class LerobotRobot:
     Attributes:
         state_dimensions: lerobot's names of the numbers of the state, with the units of the driver.
         action_dimensions: Names and units of the action.
-        disturbance: Disturbs the readings, see `robot_io.faults`; None leaves them as they are.
+        disturbance: Disturbs the readings, see `robot_io.faults`; None leaves them unchanged.
     """
 
     detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.START, Detector.POLICY)
@@ -244,7 +244,7 @@ class LerobotRobot:
         try:
             if self.device.is_connected:
                 self.device.disconnect()
-        except Exception as error:  # see the module; what ended the program is told, not this
+        except Exception as error:  # the error that ended the program is raised, not this
             _log.warning("%s could not be disconnected: %s", self.device.name, _line(error))
         while self._ports:
             os.close(self._ports.pop())

@@ -42,10 +42,10 @@ class Driven(Protocol):
 class LerobotTakeover(TakeoverSource):
     """A lerobot teleoperator as the person who takes over, with lerobot's events.
 
-    A device with events (keyboard, gamepad, phone) says itself when it intervenes, and how an attempt ends; a leader
-    arm has none, so ``engaged`` says it (a pedal, a key, a service). A device that gives deltas (SpaceMouse, gamepad,
-    keyboard) moves the tool: ``step`` turns its motion into a command of this robot. A leader arm gives positions,
-    which move the robot relatively, so nothing jumps when its posture is another one.
+    A device with events (keyboard, gamepad, phone) reports interventions and the end of an attempt itself. A leader arm
+    has no events, so ``engaged`` reports them (a pedal, a key, a service). A device that gives deltas (SpaceMouse,
+    gamepad, keyboard) moves the tool: ``step`` turns its motion into a command of this robot. A leader arm gives
+    positions, which move the robot relatively, so nothing jumps when its posture is another one.
 
     Args:
         device: a `lerobot.teleoperators.Teleoperator`, connected.
@@ -58,8 +58,8 @@ class LerobotTakeover(TakeoverSource):
         step_dims, quaternions: see `robot_io.takeover.Clutch`.
 
     Raises:
-        UserError: if the device gives deltas and there is no ``step``, lacks a joint of the robot, or has a unit that
-            cannot be converted to the robot's.
+        UserError: If the device gives deltas without a ``step``, lacks a joint of the robot, or has a unit that cannot
+            be converted.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class LerobotTakeover(TakeoverSource):
         self._gives_deltas = all(name in names for name in _DELTAS)
         if self._gives_deltas and step is None:
             raise UserError(
-                f"{device.name} gives motions of the tool in meters, and the action of the robot is "
-                f"{', '.join(robot.action_names)}; take over with a leader arm, or pass a `step` that makes "
-                "commands of motions"
+                f"{device.name} gives motions of the tool in meters; the action of the robot is "
+                f"{', '.join(robot.action_names)}. Take over with a leader arm, or pass a `step` that turns motions "
+                "into commands"
             )
         self._to_robot: Match | None = None
         if not self._gives_deltas:
@@ -112,7 +112,7 @@ class LerobotTakeover(TakeoverSource):
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """See `vla_rl.core.protocols.TakeoverSource.command`. A device that fails holds the robot where it is."""
+        """Return the person's command of this tick, or None. A device that fails holds the robot still."""
         last = self._robot.last_command()
         try:
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here

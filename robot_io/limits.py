@@ -61,7 +61,7 @@ class GateConfig:
         discrete_dims: Sequence[int] = (),
         delta_dims: Sequence[int] = (),
     ) -> Self:
-        """The same limits with the empty ones taken from a simulator's action space.
+        """Fill empty limits from a simulator's action space.
 
         The velocity limit becomes the light preset for physics tasks: the whole range in a fifth of a second.
         """
@@ -101,7 +101,7 @@ class RobotLimits(GateConfig):
 
     @classmethod
     def of(cls, config: GateConfig) -> "RobotLimits":
-        """Return limits of commands with the defaults of a robot; a robot's own limits as they are."""
+        """Return limits of commands with the defaults of a robot; a robot's own limits unchanged."""
         if isinstance(config, RobotLimits):
             return config
         return cls(**{name.name: getattr(config, name.name) for name in fields(config)})
@@ -129,8 +129,8 @@ def check_names(config: GateConfig, action: Dimensions) -> None:
 def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Array) -> Float32Array:
     """Return where a robot rests, float32 [A]: the median of readings that agree to within one tick of the limits.
 
-    One bad reading would be the first command. So no attempt begins with readings that are further apart than the
-    robot may go in a tick, or that agree on a place where it cannot be.
+    One bad reading would be the first command. No attempt begins with readings that are further apart than one tick of
+    motion, or that agree on an impossible place.
 
     Args:
         readings: Successive readings, float32 [N, A]; N = 1 if the robot measures nothing.
@@ -144,20 +144,20 @@ def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Arr
     if readings.shape[1:] != low.shape:
         raise UserError(
             f"the robot rests at a command of shape {list(readings.shape[1:])}; "
-            f"the gate has limits for {len(low)} dimensions: are they those of this robot?"
+            f"the gate has limits for {len(low)} dimensions. Use the limits of this robot"
         )
     finite = np.isfinite(readings).all(axis=0)
     if not finite.all():
         bad = np.flatnonzero(~finite)
         raise UserError(
-            f"the robot rests at {readings[-1, bad].tolist()} in dimensions {bad.tolist()} of its command, "
-            "which no robot can hold: look at the cables, encoders and calibration of these joints"
+            f"the robot rests at {readings[-1, bad].tolist()} in dimensions {bad.tolist()} of its command; expected "
+            "finite numbers. Check the cables, encoders and calibration of these joints"
         )
     if none := no_rotations(readings[-1], config.quaternions):
         length = np.linalg.norm(readings[-1, none[0] : none[0] + 4])
         raise UserError(
-            f"the robot rests at a quaternion of length {length:.4g} in dimensions {none[0]} to {none[0] + 3} of its "
-            "command, expected 1: does its driver know where the tool is, are these the dimensions of a quaternion?"
+            f"the robot rests at a quaternion of length {length:.4g} in dimensions {none[0]} to {none[0] + 3}; "
+            "expected 1. Check that its driver knows the tool, and that these dimensions are a quaternion"
         )
     tolerance = rest_tolerance(config)
     allowed = np.where(np.isfinite(step), step, tolerance)
@@ -167,15 +167,15 @@ def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Arr
     for dim in np.setdiff1d(np.arange(len(low)), config.delta_dims):
         if spread[dim] > allowed[dim]:
             raise UserError(
-                f"{len(readings)} readings of dimension {dim} of the robot's posture disagree by {spread[dim]:.4g}, "
-                f"more than the {allowed[dim]:.4g} that it may move in one tick: is somebody moving the robot, "
-                "is the encoder of this joint sound?"
+                f"{len(readings)} readings of dimension {dim} of the robot's posture disagree by {spread[dim]:.4g}; "
+                f"expected at most {allowed[dim]:.4g}, one tick of motion. "
+                "Keep the robot still, and check the encoder of this joint"
             )
         if outside[dim] > tolerance[dim]:
             raise UserError(
-                f"the robot rests at {posture[dim]:.6g} in dimension {dim}, which is outside its limits "
-                f"{low[dim]:g} to {high[dim]:g} by more than the rest_tolerance of {tolerance[dim]:.4g}: move it "
-                "inside by hand, or look at its calibration and at the file of limits"
+                f"the robot rests at {posture[dim]:.6g} in dimension {dim}, outside its limits "
+                f"{low[dim]:g} to {high[dim]:g}. The rest_tolerance is {tolerance[dim]:.4g}. "
+                "Move it inside by hand, or check its calibration and the file of limits"
             )
     posture[list(config.delta_dims)] = 0
     return posture
@@ -234,27 +234,27 @@ def check_limits(
     turned = [first + part for first in config.quaternions for part in range(4)]
     if len(set(turned)) < len(turned) or not {*config.delta_dims, *config.discrete_dims}.isdisjoint(turned):
         raise ConfigError(
-            f"the gate's quaternions {config.quaternions} begin four dimensions each, of a rotation to go to; they may "
-            f"not overlap, nor be steps or on and off: delta_dims is {config.delta_dims}, discrete_dims "
-            f"{config.discrete_dims}"
+            f"the gate's quaternions {config.quaternions} begin four dimensions each; delta_dims is "
+            f"{config.delta_dims}, discrete_dims {config.discrete_dims}. "
+            "Quaternions may not overlap each other, delta_dims or discrete_dims"
         )
     if len(config.workspace_low) not in {0, 3} or len(config.workspace_low) != len(config.workspace_high):
         raise ConfigError("the gate's workspace_low and workspace_high need three numbers each (x, y, z), or none")
     if config.workspace_low and not has_tool_position:
         raise ConfigError(
-            "workspace limits need the forward kinematics of the robot: name its URDF (parameter robot_description, "
-            "option robot.urdf) and the limits' tool_link, or give SafetyGate a tool_position"
+            "workspace limits need the forward kinematics of the robot. Name its URDF (parameter robot_description, "
+            "option robot.urdf) and the limits' tool_link. Or give SafetyGate a tool_position"
         )
     if not 0 <= config.self_distance < np.inf or (config.self_distance and not sees_itself):
         raise ConfigError(
-            f"the gate's self_distance is {config.self_distance:g}; expected meters, and the robot's URDF (parameter "
-            "robot_description, option robot.urdf), which says where its parts are"
+            f"the gate's self_distance is {config.self_distance:g}; expected meters, with the robot's URDF. "
+            "Name the URDF (parameter robot_description, option robot.urdf)"
         )
     if config.delta_dims and (config.workspace_low or config.self_distance):
         raise ConfigError(
-            f"the gate's delta_dims {config.delta_dims} are steps, which do not say where the robot is, so workspace "
-            "and self_distance cannot be watched: leave them to the robot's own controller, or take delta_dims away "
-            "from the limits and command targets, to which a policy's steps are added up"
+            f"the gate's delta_dims {config.delta_dims} are steps, so workspace and self_distance cannot be checked. "
+            "Leave both to the robot's own controller. Or remove delta_dims from the limits: "
+            "a policy's steps are then added up to targets"
         )
     if config.delta_dims and commands_per_tick > 1:
         raise ConfigError(

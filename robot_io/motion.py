@@ -9,8 +9,8 @@ _AXES = 3
 class MotionSteps:
     """Turns a direction into a command. The ``step`` of `robot_io.lerobot_takeover.LerobotTakeover`.
 
-    A group is up to three dimensions in a row that are no grippers, and the gripper behind them: an arm, if the action
-    lists x, y, z and the gripper of each.
+    A group is up to three dimensions in a row that are no grippers, and the gripper behind them. This is an arm if the
+    action lists x, y, z and the gripper of each.
 
     Args:
         actions: of the environment.

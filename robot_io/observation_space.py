@@ -162,7 +162,7 @@ class ObservationReader:
                 drawn = ", a picture or a grid; cameras are uint8" if _is_drawn(parts[path]) else ""
                 self.notes.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}{drawn}")
         if not self._state:
-            self.notes.append("no state was found: the policy is told one 0")
+            self.notes.append("no state was found: the policy gets one 0")
         for name, camera in self.cameras.items():
             if camera.channels != 3:
                 kind = "gray, and repeated for red, green and blue" if camera.channels == 1 else "without transparency"

@@ -22,14 +22,14 @@ _BLOCK_BYTES = 1 << 20  # small: where memory is locked, all pages of a new bloc
 class Recorder(Subscriber):
     """Records steps into columns and hands each finished episode to its listeners.
 
-    Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated; an attempt
-    that broke off (an exception in the loop) is completed by `finish`.
+    Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated. `finish`
+    completes an attempt that broke off (an exception in the loop).
 
     Args:
         origin: where the episodes happen.
         env_id: the environment or robot.
         control_hz: steps per second.
-        listeners: told of every finished episode.
+        listeners: Called with every finished episode.
         dimensions: Names and units of state and action, which every episode carries.
     """
 
@@ -99,7 +99,7 @@ class Recorder(Subscriber):
             self.finish()
 
     def finish(self, success: bool | None = None) -> Episode | None:
-        """Complete the attempt and tell the listeners. Returns None if there is nothing to complete.
+        """Complete the attempt and notify the listeners. Returns None if there is nothing to complete.
 
         Args:
             success: the outcome, if a person has to say it; None keeps what the last step says.

@@ -51,8 +51,8 @@ class JerkLimiter:
             import ruckig
         except ImportError as error:
             raise UserError(
-                "acceleration and jerk limits need the package 'ruckig': pip install ruckig, "
-                "or take max_acceleration and max_jerk out of the robot's gate configuration"
+                "acceleration and jerk limits need the package 'ruckig'. Run pip install ruckig, "
+                "or remove max_acceleration and max_jerk from the gate's limits"
             ) from error
         # Ruckig's tolerances are absolute: in units of the largest velocity its numbers are near 1 for every robot.
         self._unit = max_velocity

@@ -1,7 +1,8 @@
 """A SpaceMouse of 3Dconnexion as a teleoperator with lerobot's interface, read from Linux' hidraw without any library.
 
-Reports of the device (little endian): 1: translation x, y, z, each int16 from about -350 to 350; 2: rotation; 3: a bit
-for each button. It sends only while something changes. Read in the control thread; reading never blocks.
+Reports of the device are little endian. Report 1: translation x, y, z, each int16 from about -350 to 350. Report 2:
+rotation. Report 3: a bit for each button. It sends only while something changes. Read in the control thread; reading
+never blocks.
 """
 
 import os

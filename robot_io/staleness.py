@@ -1,5 +1,4 @@
-"""Which readings are news. A camera that repeats its frame, a picture of one pixel and a sensor that says NaN tell
-nothing new.
+"""Which readings are news. A repeated frame, a picture of one pixel and a NaN reading are not new.
 
 The watchdogs of the gate look at capture times; this keeps the capture time of the last reading that was good and new.
 """
@@ -9,7 +8,7 @@ import numpy as np
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array, Uint8Array
 
-_SMALLEST = 2  # pixels each way, where nobody says how many are needed
+_SMALLEST = 2  # pixels each way, by default
 _SAME_CUT = 0.02  # by how much the ratio of height and width may differ between two pictures of one camera
 _WIDEST = 2.0  # how far a picture may be stretched to the policy's: more than that is no camera that it was trained on
 _STRIDE = 7  # a pixel in 49 is enough: sensor noise changes nearly all of them from frame to frame
@@ -35,7 +34,7 @@ class StalenessFilter:
     def state(self, state: Float32Array, captured_ns: int) -> Float32Array:
         """The newest finite state, float32 [S]; ``captured_ns["state"]`` is its time.
 
-        Without any finite state yet the state comes back as it is, with capture time 0: old for every watchdog.
+        Without any finite state yet the state comes back unchanged, with capture time 0: old for every watchdog.
         """
         if np.isfinite(state).all():
             self._state = state

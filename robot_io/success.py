@@ -167,13 +167,13 @@ class Judge:
         number = self.reward
         if number is None:
             raise UserError(
-                f"the reward of the last step is {reward!r}; expected one finite number, since no key of the info "
-                "reports a success. Name such a key: task.declare.success=KEY"
+                f"the reward of the last step is {reward!r}; expected one finite number. "
+                "No key of the info reports a success. Name such a key: task.declare.success=KEY"
             )
         if number > 0 and self.paid_before:
             raise UserError(
-                f"the reward of the last step is {number:g}, but {self.paid_before} earlier steps had a positive "
-                "reward too, so it marks no success. Declare 'task.declare.success=reward>=NUMBER' (in quotes), "
+                f"the reward of the last step is {number:g}, and {self.paid_before} earlier steps had a positive "
+                "reward: it marks no success. Declare 'task.declare.success=reward>=NUMBER' (in quotes), "
                 "task.declare.success=KEY of the info, or task.declare.success=terminated"
             )
         return number > 0

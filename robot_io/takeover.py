@@ -31,8 +31,8 @@ class Clutch:
         self._offset = None
 
     def hold(self, last: Float32Array) -> Float32Array:
-        """Nobody drives: the command that keeps the robot where ``last``, the one that was sent last, has brought it,
-        float32 [A]. Targets stay, steps are 0. The next command engages anew.
+        """Return the command that keeps the robot at ``last``, the newest sent command, float32 [A]. Targets stay,
+        steps are 0. The next command engages anew.
         """
         self.release()
         still = last.copy()

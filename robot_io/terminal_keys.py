@@ -20,7 +20,7 @@ from vla_rl.core.errors import UserError
 STANDARD_INPUT = 0
 _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[C": "right", "\x1b[D": "left"}
 _KEY = re.compile(r"\x1b\[[A-D]|.", re.DOTALL)
-_CLOSED = "nobody can press a key any more: the terminal was closed"
+_CLOSED = "no key can be pressed any more: the terminal was closed"
 _OUTCOMES: dict[str, bool | None] = {"s": True, "f": False, "r": None}
 
 
@@ -28,9 +28,9 @@ class TerminalKeys:
     """Space takes over and gives back; s, f and r end the attempt: success, failure, to be repeated; Enter begins one.
 
     Args:
-        end: told the outcome.
+        end: Called with the outcome.
         terminal: its file descriptor; the standard input by default.
-        press: told every other key: its character, or ``left``, ``right``, ``up``, ``down``.
+        press: Called with every other key: its character, or ``left``, ``right``, ``up``, ``down``.
 
     Attributes:
         engaged: the person wants the commands.
@@ -63,7 +63,7 @@ class TerminalKeys:
         threading.Thread(target=self._listen, name="keys", daemon=True).start()
 
     def wait_for_enter(self) -> None:
-        """See the function `wait_for_enter`."""
+        """Wait until a person presses Enter (`wait_for_enter`)."""
         if self._entered is None:
             wait_for_enter(self._terminal)
             return
@@ -113,7 +113,7 @@ class TerminalKeys:
 
 
 def _put_back(terminal: int, settings: list[Any]) -> None:
-    with contextlib.suppress(termios.error):  # there is nobody left to see it
+    with contextlib.suppress(termios.error):  # the terminal is gone
         termios.tcsetattr(terminal, termios.TCSADRAIN, settings)
 
 
@@ -124,7 +124,7 @@ def wait_for_enter(terminal: int = STANDARD_INPUT) -> None:
         UserError: if there is no terminal, or no more of it.
     """
     if not os.isatty(terminal):
-        raise UserError("nobody can press Enter: the standard input is no terminal")
+        raise UserError("Enter cannot be pressed: the standard input is no terminal")
     termios.tcflush(terminal, termios.TCIFLUSH)
     while b"\n" not in (line := os.read(terminal, 1024)):
         if not line:

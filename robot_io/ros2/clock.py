@@ -1,8 +1,8 @@
 """ROS time for the control loop: a monotonic clock on which the stamps of messages are capture times.
 
-Without sim time the loop lives on the machine's monotonic clock and stamps are moved onto it by their age at arrival.
-With sim time it lives on /clock. Either way a jump never moves the loop's time backwards: it is noticed, and whoever
-reads the streams stops the robot. Callbacks of the ROS thread write, the control thread reads; one condition guards it.
+Without sim time the loop uses the machine's monotonic clock. Stamps are moved onto it by their age at arrival. With sim
+time the loop uses ``/clock``. A jump never moves the loop's time backwards: the clock reports it, and the robot stops.
+Callbacks of the ROS thread write, the control thread reads; one condition guards it.
 """
 
 import threading
@@ -18,7 +18,7 @@ class ClockStoppedError(UserError):
 
 
 class RosTime(Clock):
-    """See the module. A `vla_rl.core.clock.Clock`.
+    """The loop's clock on ROS time, with or without sim time (a `vla_rl.core.clock.Clock`).
 
     Args:
         system_ns: ROS time without sim time, ns; `time.time_ns` is what the machine's ROS clock gives.
@@ -64,7 +64,7 @@ class RosTime(Clock):
             self.jump_s = None
 
     def interrupt(self) -> None:
-        """Wake whoever waits for /clock, which may be silent; until `begin` nobody does. On the machine's clock
+        """Wake all threads that wait for /clock, which may be silent; until `begin` none waits. On the machine's clock
         sleeping goes on: it ends by itself, and the robot is braked at the loop's pace.
         """
         with self._changed:
@@ -90,7 +90,7 @@ class RosTime(Clock):
             return 0 if self._sim_ns is None else self._sim_ns - self._offset_ns
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """See `Clock.sleep_until_ns`.
+        """Sleep until a time of the loop, ns.
 
         Raises:
             ClockStoppedError: if /clock falls silent.

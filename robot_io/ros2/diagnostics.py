@@ -29,12 +29,12 @@ class Health:
 
 
 class StatusDebouncer:
-    """Keeps what was said of a part until it has been better for a while: a reading that is late now and then is one
+    """Keeps a report on a part until it has been better for a while. A reading that is late now and then is one
     warning, not ten a minute.
 
     Args:
-        parts: endings of the names of the statuses; others are told as they are.
-        for_s: how long a part has to be better before that is said.
+        parts: Endings of the names of the statuses; others are reported unchanged.
+        for_s: Time for which a part must be better before it is reported so.
     """
 
     def __init__(self, parts: tuple[str, ...] = ("streams", "commands", "stop inputs"), for_s: float = 2.0) -> None:
@@ -81,7 +81,7 @@ def diagnose(
     why, open_interlocks = robot.why(), "; ".join(robot.interlocks.values())
     attempt = (ERROR, f"stopped: {stopped_because}") if stopped_because else (OK, standing_by or acting)
     values = health.values
-    commands = f"nobody listens to output {', '.join(deaf)}" if deaf else "every output has a listener"
+    commands = f"no listener on output {', '.join(deaf)}" if deaf else "every output has a listener"
     gate = ERROR if health.latched else WARN if health.gate_reasons else OK
     about_gate = ("latched stop: " if health.latched else "") + (health.gate_reasons or "passes actions")
     entries: list[tuple[str, Level, str, Mapping[str, object]]] = [

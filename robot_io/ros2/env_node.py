@@ -5,8 +5,8 @@ that registers it (``sim:vla_rl/PegInsert-v0``). It says the outcome of an attem
 services of the policy node. The topic ``~/fault`` takes names of `robot_io.faults`.
 
 Time: with ``realtime_factor`` 1 the world runs with the machine; with another one, or with ``lockstep``, it has its own
-time and publishes /clock. In lockstep it waits, from the first command of an attempt on, for a command before every
-step, and never runs faster than the factor says, so a busy machine slows the world and changes nothing in it. The ROS
+time and publishes /clock. In lockstep it waits for a command before every step, from the first command of an attempt
+on. It never runs faster than the factor. A busy machine therefore slows the world and changes nothing in it. The ROS
 thread receives commands and requests; a thread of its own steps the environment.
 """
 
@@ -51,13 +51,13 @@ PARAMETERS = (
     Parameter(
         "command_timeout_ms", 500.0, "Without a command for so long (its own time) the robot holds", 1.0, 60000.0
     ),
-    Parameter("operator", "", "Name of the policy node that is told the outcomes; empty: nobody"),
+    Parameter("operator", "", "Name of the policy node that receives the outcomes; empty: none"),
 )
 _LATENCIES = 512
 
 
 class EnvNode(Node):
-    """See the module. Topics: ``CAMERA/image_raw``, ``joint_states``, ``arm_controller/joint_trajectory``,
+    """A simulated robot. Topics: ``CAMERA/image_raw``, ``joint_states``, ``arm_controller/joint_trajectory``,
     ``arm_controller/commands``. Services: ``~/reset``.
     """
 
@@ -75,7 +75,7 @@ class EnvNode(Node):
         self._target: Float32Array | None = None
         self._commands = 0
         self._commanded_ns = 0
-        self._driven = False  # the world waits for nobody before the first command of an attempt
+        self._driven = False  # the world does not wait before the first command of an attempt
         self._command_timeout_ns = round(value_of(self, "command_timeout_ms") * 1e6)
         self._disturbance = self._make_disturbance("")
         self._published_s = 0.0
@@ -97,7 +97,7 @@ class EnvNode(Node):
         self._robot.close()
 
     def _run(self) -> None:
-        next_s, outcome_reported = time.monotonic(), True  # nobody has asked for the first world yet
+        next_s, outcome_reported = time.monotonic(), True  # the first world is not requested yet
         while self._open:
             if self._reset_asked:
                 self._begin()

@@ -150,12 +150,12 @@ class Interlocks:
         publishers = self._publishers(topic)
         if not publishers:
             self._confirmed = set()
-            return f"nobody publishes the emergency stop on {topic}"
+            return f"the emergency stop on {topic} has no publisher"
         if publishers - self._confirmed:  # a new publisher has to say so itself, however soon
-            return f"the emergency stop on {topic} has not said yet that it is released"
+            return f"the emergency stop on {topic} has not published its release yet"
         if len(publishers) > 1:
             several = f"{len(publishers)} publish the emergency stop on {topic}"
-            return f"{several}, and a message does not say whose it is: let one"
+            return f"{several}, and a message does not name its publisher: let one"
         if timeout_ms and time.monotonic() - self._estop_s > timeout_ms * 1e-3:
             return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
         return ""
@@ -169,10 +169,10 @@ class Interlocks:
     def _inactive_controllers(self) -> str:
         wanted = self._settings["controllers"]
         if wanted and not self._is_published(self._activity):
-            return f"nobody publishes {self._activity}: is the controller manager running?"
+            return f"{self._activity} has no publisher: start the controller manager"
         states = {name: self._controllers.get(name, "not known to it") for name in wanted}
         idle = [f"{name} is {state}" for name, state in states.items() if state != "active"]
-        return f"the controller manager says that {', '.join(idle)}" if idle else ""
+        return f"the controller manager reports that {', '.join(idle)}" if idle else ""
 
     def _is_published(self, topic: str) -> bool:
         return bool(self._node.count_publishers(self._node.resolve_topic_name(topic)))

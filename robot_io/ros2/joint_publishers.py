@@ -1,9 +1,9 @@
 """Publishers of the joint states. Two drivers may publish different joints. If two publish the same joint, as a
 simulator that was left running does, its readings jump between two arms.
 
-A message does not name its publisher. But a driver names the same joints in every message: as many kinds of message
-must come as there are publishers, and no two kinds may share a joint. A driver that was killed and is back has two
-publishers until the middleware gives up the dead one; until then it cannot be told from a duplicate.
+A message does not name its publisher. But a driver names the same joints in every message. There must be as many kinds
+of message as publishers, and no two kinds may share a joint. A driver that was killed and is back has two publishers
+until the middleware gives up the dead one. Until then it looks like a duplicate.
 """
 
 import itertools
@@ -50,10 +50,10 @@ class JointPublishers:
         positions = [joints & self._joints for joints, have_positions in self._messages if have_positions]
         for one, another in itertools.combinations(positions, 2):
             if twice := sorted(one & another):
-                return f"{several}, and two of them tell joint {twice[0]}: end all but its driver"
+                return f"{several}, and two of them publish joint {twice[0]}: end all but its driver"
         if len(self._messages) < len(publishers) and now_s - self._since_s > _PUBLISHES_WITHIN_S:
             return (
-                f"{several}, and do not tell different joints: end what is no driver of this robot, such as a "
-                "simulator, joint_state_publisher_gui or ros2 bag play; one that was killed is gone after some 20 s"
+                f"{several}, and do not publish different joints. End all programs that are no driver of this robot: a "
+                "simulator, joint_state_publisher_gui, ros2 bag play. A killed one disappears after some 20 s"
             )
         return ""

@@ -2,7 +2,7 @@
 
 What an attempt is (policy, gate, recorder, the loop) is a `Session` that the command line injects: this package knows
 robots, not policies. configure makes the session (and loads the policy), activate runs attempts, deactivate ends the
-present one at its next tick, cleanup closes the session. A stop of any kind stays until somebody calls `rearm`.
+present one at its next tick, cleanup closes the session. A stop of any kind stays until a person calls `rearm`.
 """
 
 import sys
@@ -68,7 +68,7 @@ class Session(Protocol):
 
 
 class PolicyNode(LifecycleNode):
-    """See the module.
+    """The lifecycle node of a policy.
 
     Args:
         make_session: from the settings and the operator; called by configure. Raises UserError for what does not fit.
@@ -143,7 +143,7 @@ class PolicyNode(LifecycleNode):
 
     @override
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """The same from any state."""
+        """Close the session, from any state."""
         self.close()
         return _OK
 
@@ -313,7 +313,7 @@ class PolicyNode(LifecycleNode):
 
 
 def run_node(make_session: Callable[[Settings, OperatorRequests], Session], arguments: list[str] | None = None) -> int:
-    """Run a policy node until it is told to end; returns the exit code. ``arguments`` are those of ROS."""
+    """Run a policy node until a signal ends it; returns the exit code. ``arguments`` are those of ROS."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     log_to_stderr("%(name)s: %(message)s")
     return run_ros(lambda: PolicyNode(make_session), "policy_node", arguments)

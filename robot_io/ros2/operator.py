@@ -1,4 +1,4 @@
-"""The person beside the robot, as the services and the takeover topic tell of them.
+"""The person beside the robot, by the services and the takeover topic.
 
 The ROS thread writes, the control thread reads; one lock guards all of it.
 """
@@ -66,8 +66,8 @@ class OperatorRequests:
             self._changed.notify_all()
 
     def start(self) -> bool:
-        """Ask for the next attempt. False if nobody waits for that: a start is never kept for later, when the person
-        who asked for it has turned away.
+        """Ask for the next attempt. False if the node does not wait for it. A start is never kept for later, when the
+        person may have turned away.
         """
         with self._changed:
             self._start = self._waiting
@@ -80,13 +80,13 @@ class OperatorRequests:
             self.closed = self._start = False
 
     def close(self) -> None:
-        """The node is not active any more: whoever waits goes on."""
+        """Deactivate: all waiting threads continue."""
         with self._changed:
             self.closed = True
             self._changed.notify_all()
 
     def wait_for_start(self) -> bool:
-        """Wait until somebody asks for an attempt; False if the node was deactivated instead."""
+        """Wait until a person asks for an attempt; False if the node was deactivated instead."""
         with self._changed:
             self._waiting = True
             self._changed.wait_for(lambda: self._start or self.closed)
@@ -106,8 +106,8 @@ class OperatorRequests:
 class TopicTakeover(TakeoverSource):
     """A person who takes over by a service and moves the robot by a topic.
 
-    Relative commands move the robot from where it was when they began, so no posture of the device makes it jump;
-    grippers follow the device itself. A person whose commands stay away holds the robot still.
+    Relative commands move the robot from its place when they began, so no posture of the device makes it jump. Grippers
+    follow the device itself. A person whose commands stay away holds the robot still.
 
     Args:
         last_command: the command that was sent last, float32 [A].
@@ -156,7 +156,7 @@ class TopicTakeover(TakeoverSource):
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """See `vla_rl.core.protocols.TakeoverSource.command`. A command that is not finite or of another size is not
+        """Return the person's command of this tick, or None. A command that is not finite or of another size is not
         followed.
         """
         with self._lock:

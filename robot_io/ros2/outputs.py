@@ -80,9 +80,9 @@ def curve(points: int, recent: Recent) -> Curve:
     """One point, to be reached a period after its arrival; or a smooth curve through the last commands.
 
     The curve brings every command ``points`` periods after it was sent, and rests in the newest one. It carries the
-    clock's time, so it does not depend on when its message arrives, and what it says of the next ``points`` - 2 periods
-    is what the message before has said. Only the first ones of an attempt begin later than now: the controller leads
-    the robot from its own last command, which may be elsewhere, to the first command.
+    clock's time, so the arrival of its message does not matter. For the next ``points`` - 2 periods it equals the
+    previous message. Only the first ones of an attempt begin later than now. The controller leads the robot from its
+    own last command, which may be elsewhere, to the first command.
     """
     if points == 1:
         return Curve(recent.commands[-1:], [recent.period_ns])
@@ -96,8 +96,8 @@ def curve(points: int, recent: Recent) -> Curve:
 def smooth_velocities(commands: Float32Array, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """At all commands [N, A] but the first, so that cubics are smooth and stay between neighbors; 0 at the last one.
 
-    The weighted harmonic mean of the slopes on both sides, 0 where they differ in sign: Fritsch and Butland 1984, "A
-    method for constructing local monotone piecewise cubic interpolants".
+    Return the weighted harmonic mean of the slopes on both sides, 0 where they differ in sign. Source: Fritsch and
+    Butland 1984, "A method for constructing local monotone piecewise cubic interpolants".
     """
     lengths = np.diff(times_s)[:, None]
     slopes = np.diff(commands.astype(np.float64), axis=0) / lengths
@@ -221,13 +221,13 @@ def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -
         steps = dims & set(step_dims)
         if kind.steps is True and steps != dims:
             raise ConfigError(
-                f"output {output.name} of type {output.type} takes steps: name dimensions {sorted(dims)} in delta_dims "
-                "of the limits, and let a policy of steps act"
+                f"output {output.name} of type {output.type} takes steps. Name dimensions {sorted(dims)} in delta_dims "
+                "of the limits, and use a policy of steps"
             )
         if kind.steps is False and steps:
             raise ConfigError(
-                f"output {output.name} of type {output.type} takes targets, dimensions {sorted(steps)} of the limits "
-                "are steps (delta_dims): take them out, so that steps are added up, or choose another type"
+                f"output {output.name} of type {output.type} takes targets; dimensions {sorted(steps)} of the limits "
+                "are steps (delta_dims). Remove them, so that steps are added up, or use another type"
             )
 
 
@@ -242,7 +242,7 @@ class Sender(Protocol):
     """Where messages go."""
 
     def send(self, message: Any) -> bool:
-        """Without waiting; False if nobody is there who could take it."""
+        """Without waiting; False if no receiver is there."""
         ...
 
     def missed(self) -> bool:

@@ -1,6 +1,6 @@
 """The node's parameters: one table that declares them, reads them, and fills the page of the documentation.
 
-Types and bounds are told to ROS, so `ros2 param describe` shows them and a value outside is refused when it is set.
+Types and bounds are declared to ROS, so `ros2 param describe` shows them and a value outside is refused when it is set.
 """
 
 import itertools
@@ -70,18 +70,18 @@ PARAMETERS = (
     Parameter("max_clock_jump_ms", 500.0, "A larger jump of the clock stops the robot, ms", 1.0, 60000.0),
     Parameter("clock_timeout_s", 5.0, "With use_sim_time: /clock silent for so long ends the attempt, s", 0.1, 600.0),
     Parameter("detect_frozen_images", True, "A camera that repeats its frame counts as silent (not for simulations)"),
-    Parameter("estop_topic", "", "std_msgs/Bool: true, or nobody who publishes it, stops the robot; empty: none"),
+    Parameter("estop_topic", "", "std_msgs/Bool: true, or no publisher, stops the robot; empty: none"),
     Parameter(
         "estop_timeout_ms",
         0.0,
-        "The emergency stop has to say something so often, ms; 0: it has to be there",
+        "Longest silence of the emergency stop, ms; 0: only its publisher must be there",
         0.0,
         10000.0,
     ),
-    Parameter("deadman_topic", "", "std_msgs/Bool: has to say true again and again while the policy acts; empty: none"),
-    Parameter("deadman_timeout_ms", 300.0, "It was let go when it has not said so for so long, ms", 10.0, 10000.0),
+    Parameter("deadman_topic", "", "std_msgs/Bool: must repeat true while the policy acts; empty: none"),
+    Parameter("deadman_timeout_ms", 300.0, "Longest silence of a held dead-man, ms", 10.0, 10000.0),
     Parameter("heartbeat_topic", "", "std_msgs/Bool: changes with every tick that is not stopped; empty: none"),
-    Parameter("controllers", [], "Controllers and hardware that have to be active, as the controller manager says"),
+    Parameter("controllers", [], "Controllers and hardware that must be active by the controller manager"),
     Parameter("controller_manager", "/controller_manager", "Node whose topic activity says so"),
     Parameter("stream_timeout_s", 10.0, "An attempt waits for fresh streams at most so long, s", 0.1, 600.0),
     Parameter("auto_start", False, "Begin the next attempt by itself; false: on the service start"),
@@ -147,7 +147,7 @@ class Settings:
         values: name -> value, as ROS gives them.
 
     Attributes:
-        description: the robot's URDF, as XML or as a file; whoever has a node takes it from the topic.
+        description: the robot's URDF, as XML or as a file; the node takes it from the topic.
 
     Raises:
         ConfigError: for a value that cannot work, naming the parameter.
@@ -251,7 +251,7 @@ def declare(node: Any, parameters: Sequence[Parameter]) -> None:
 
 
 def value_of(node: Any, name: str) -> Any:
-    """The present value of a declared parameter; of a list that nobody has set, the empty one."""
+    """Return the present value of a declared parameter; an unset list is empty."""
     from rclpy.exceptions import ParameterUninitializedException
 
     try:

@@ -9,8 +9,8 @@ def sensors() -> Any:
 
 
 def joints() -> Any:
-    """Best effort, and deep: while a picture is decoded joints at 1 kHz go on, and a fast driver must not push the
-    readings of a slow one out.
+    """Best effort, and deep. Joints at 1 kHz continue while a picture is decoded, and a fast driver must not push out
+    the readings of a slow one.
     """
     return _profile(depth=100, reliable=False)
 

@@ -60,8 +60,8 @@ class Interface:
 class Ros2Robot:
     """An `EpisodicRobot` (see `vla_rl.execution.loop`) over topics. An attempt ends when the operator labels it.
 
-    Whatever is wrong with a stream (silent, frozen, unreadable, a stamp in the future), its capture time stands still,
-    and the gate's watchdog stops the robot. `why` says what it was.
+    The capture time of a faulty stream (silent, frozen, unreadable, a stamp in the future) stands still. The gate's
+    watchdog then stops the robot. `why` says what it was.
 
     Args:
         settings: Settings of the node.
@@ -78,7 +78,7 @@ class Ros2Robot:
         acting: An attempt is running.
         interlocks: Reason -> sentence, for which the robot must not move, see `robot_io.ros2.interlocks`.
         subscribers: Subscribers of every step of an attempt.
-        disturbance: Disturbs the readings, see `robot_io.faults`; None leaves them as they are.
+        disturbance: Disturbs the readings, see `robot_io.faults`; None leaves them unchanged.
     """
 
     detectors = (Detector.AGES, Detector.STALENESS, Detector.JOINTS, Detector.EFFORT, Detector.START, Detector.POLICY)
@@ -209,7 +209,7 @@ class Ros2Robot:
         """Bring the world to its start and wait for a new reading of every stream, of the joints for several.
 
         Raises:
-            UserError: if the world cannot be reset, a stream stays silent, or there is an alarm.
+            UserError: If the world cannot be reset, a stream stays silent, or an interlock reports a fault.
         """
         del seed  # the reset service counts its own seeds
         self._operator.begin()

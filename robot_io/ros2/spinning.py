@@ -1,7 +1,7 @@
-"""Running a node until it is told to end, so that it can still say its last words.
+"""Run a node until a signal ends it, so that it can still send its last messages.
 
-rclpy's own signal handlers would shut ROS down first, and a robot that has to be brought to rest could not be told so.
-Here the main thread waits for signals, another one calls the node's callbacks, and ROS is shut down last.
+rclpy's own signal handlers would shut ROS down first, and no command could bring the robot to rest. Here the main
+thread waits for signals, another one calls the node's callbacks, and ROS is shut down last.
 """
 
 import signal

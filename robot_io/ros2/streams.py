@@ -27,7 +27,7 @@ class Streams:
     def add(self, name: str, captured_ns: int, value: Any) -> None:
         """The next reading of a stream, with its capture time in the loop's time.
 
-        The last word counts: a reading that says it is no newer than others takes their place, so that a stream whose
+        The last reading counts. A reading that is no newer than others by its stamp replaces them. So a stream whose
         time stands still neither grows nor looks fresh.
         """
         with self._lock:
@@ -44,7 +44,7 @@ class Streams:
             return {name: history[-1][0] for name, history in self._histories.items() if history}
 
     def newest(self, name: str) -> tuple[int, Any]:
-        """Capture time and value of the newest reading of a stream that has told something, whatever the others say."""
+        """Return capture time and value of the newest reading of a stream, independent of the others."""
         with self._lock:
             return self._histories[name][-1]
 

@@ -151,7 +151,7 @@ class Wiring:
 
 
 def read_description(node: Any, settings: Settings) -> str:
-    """XML, or the path of a file; empty if the parameters name none. Waits for a topic, whoever spins the node.
+    """XML, or the path of a file; empty if the parameters name none. Waits for a topic, with any spinning of the node.
 
     Raises:
         UserError: if both parameters are set, or nothing comes on the topic within ``stream_timeout_s``.

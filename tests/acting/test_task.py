@@ -154,7 +154,7 @@ def test_only_what_the_constructor_takes_is_given(registered: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"env": "Handing", "kwargs": {"color": 9}}, "takes no argument 'color' .*Did you mean 'colour'"),
+        ({"env": "Handing", "kwargs": {"colors": 9}}, "takes no argument 'colors' .*Did you mean 'color'"),
         ({"env": "Needing"}, r"needs the argument 'goal': give it as task\.kwargs\.goal"),
         ({"env": "several", "kwargs": {"n": 2}}, r"makes 2 environments at once .*workers=N"),
         ({"env": "Stil"}, "registers no 'Stil' .*Did you mean 'Still'"),

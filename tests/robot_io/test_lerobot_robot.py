@@ -355,7 +355,7 @@ def test_the_torque_stays_on_at_disconnect_unless_asked_otherwise(robot: Lerobot
 def test_devices_that_do_not_fit_are_refused(robot: LerobotRobot) -> None:
     with pytest.raises(UserError, match="no events"):
         LerobotTakeover(Leader(), robot)
-    with pytest.raises(UserError, match=r"the action of the robot is pan\.pos, .*; take over with a leader arm"):
+    with pytest.raises(UserError, match=r"the action of the robot is pan\.pos, .*\. Take over with a leader arm"):
         LerobotTakeover(Pad(range(0)), robot)
     with pytest.raises(UserError, match="Did you mean 'plugin_arm'"):
         make_lerobot_robot({"type": "plugin_am"}, 20.0, "wave")

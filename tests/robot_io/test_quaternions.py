@@ -90,7 +90,7 @@ def test_a_quaternion_that_is_none_is_refused() -> None:
     ids=["steps", "on and off", "one another"],
 )
 def test_a_quaternion_of_dimensions_that_are_something_else_is_refused(limits: dict[str, tuple[int, ...]]) -> None:
-    with pytest.raises(ConfigError, match="they may not overlap, nor be steps or on and off"):
+    with pytest.raises(ConfigError, match="Quaternions may not overlap each other, delta_dims or discrete_dims"):
         SafetyGate(replace(LIGHT, **{"quaternions": (3,), **limits}), HZ)
 
 

@@ -133,7 +133,7 @@ def test_one_bad_reading_is_no_place_to_begin_at(make: Any, error: float) -> Non
 @ROBOTS
 def test_readings_that_agree_on_a_place_outside_the_limits_are_refused(make: Any) -> None:
     robot, sent = make(1e6, ALL)
-    with pytest.raises(UserError, match=r"rests at .* in dimension 0, .* outside its limits -1 to 1 .*0\.04"):
+    with pytest.raises(UserError, match=r"rests at .* in dimension 0, outside its limits -1 to 1\. .*0\.04"):
         attempt(robot)
     assert sent == []
     robot, sent = make(0.83, ALL)  # at 1.03: a little outside, as robots are found

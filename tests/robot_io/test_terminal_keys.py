@@ -32,7 +32,7 @@ def test_without_a_terminal_there_is_no_space_bar() -> None:
     reading, _ = os.pipe()
     with pytest.raises(UserError, match="needs a terminal"):
         TerminalKeys(lambda outcome: None, reading).start()
-    with pytest.raises(UserError, match="nobody can press Enter"):
+    with pytest.raises(UserError, match="Enter cannot be pressed"):
         wait_for_enter(reading)
 
 
@@ -80,4 +80,4 @@ def test_a_terminal_that_is_closed_answers_nothing_more(question: str, asked_fir
     if not asked_first:
         asking.start()
     asking.join(WITHIN_S)
-    assert said == ["nobody can press a key any more: the terminal was closed"]
+    assert said == ["no key can be pressed any more: the terminal was closed"]

@@ -48,7 +48,7 @@ def test_a_joint_that_two_tell_is_an_objection_at_once() -> None:
     graph.say("a b")
     graph.say("b c")
     why = graph.look("arm", "sim", now_s=0.1)
-    assert "2 publish /joint_states (/arm, /sim), and two of them tell joint b" in why
+    assert "2 publish /joint_states (/arm, /sim), and two of them publish joint b" in why
     assert "end all but its driver" in why
     assert graph.look("arm", now_s=0.2) == "", "one has gone"
 
@@ -59,7 +59,7 @@ def test_two_who_tell_the_same_joints_cannot_be_told_apart_and_are_an_objection_
     for _ in range(50):
         graph.say("a b")
     assert graph.look("arm", "sim", now_s=0.9) == "", "the other one may say something yet"
-    assert "do not tell different joints" in graph.look("arm", "sim", now_s=1.1)
+    assert "do not publish different joints" in graph.look("arm", "sim", now_s=1.1)
 
 
 def test_who_comes_in_place_of_another_has_to_be_heard_anew() -> None:
@@ -80,7 +80,7 @@ def test_two_of_one_name_are_two_as_soon() -> None:
     assert graph.look("arm", "arm'", now_s=0.9) == ""
     why = graph.look("arm", "arm'", now_s=1.1)
     assert "(/arm, /arm)" in why
-    assert "one that was killed is gone after some 20 s" in why
+    assert "A killed one disappears after some 20 s" in why
     assert graph.look("arm'", now_s=20.0) == "", "it is gone"
 
 

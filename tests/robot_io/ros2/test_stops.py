@@ -46,9 +46,9 @@ button.publish(Bool(data=False))
 time.sleep(0.5)
 rig.trigger("rearm")
 rig.world.destroy_publisher(button)
-said["gone"] = rig.until(lambda: "nobody publishes" in rig.node._wiring.interlocks.values()["emergency stop"])
+said["gone"] = rig.until(lambda: "has no publisher" in rig.node._wiring.interlocks.values()["emergency stop"])
 button = rig.world.create_publisher(Bool, "estop", 10)  # it comes back, and says nothing
-said["silent"] = rig.until(lambda: "has not said yet" in rig.node._wiring.interlocks.values()["emergency stop"])
+said["silent"] = rig.until(lambda: "not published" in rig.node._wiring.interlocks.values()["emergency stop"])
 button.publish(Bool(data=False))
 act_anew()
 button.publish(Bool(data=True))
@@ -57,7 +57,7 @@ said["a moment"] = {"stopped": rig.until(rig.stopped, 3.0), "why": rig.why}
 button.publish(Bool(data=False))
 act_anew()
 second = rig.world.create_publisher(Bool, "estop", 10)
-said["two"] = rig.until(lambda: "has not said yet" in rig.node._wiring.interlocks.values()["emergency stop"], 3.0)
+said["two"] = rig.until(lambda: "not published" in rig.node._wiring.interlocks.values()["emergency stop"], 3.0)
 button.publish(Bool(data=False))
 time.sleep(0.5)
 said["vouched"] = rig.node._wiring.interlocks.values()["emergency stop"]
@@ -163,7 +163,7 @@ def test_of_two_emergency_stops_nobody_can_tell_which_one_is_released(pressed: d
 
 def test_one_who_restarts_before_anybody_looks_has_to_say_so_too(pressed: dict[str, Any]) -> None:
     assert pressed["restarted"]["stopped"]
-    assert "the emergency stop on estop has not said yet" in pressed["restarted"]["why"]
+    assert "the emergency stop on estop has not published its release" in pressed["restarted"]["why"]
 
 
 def test_a_look_around_that_fails_does_not_pass_for_nobody(pressed: dict[str, Any]) -> None:

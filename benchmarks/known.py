@@ -79,8 +79,8 @@ _ROBOMIMIC = "human demonstrations; pixels; robosuite 1.2 to 1.4"
 _IBRL = Published(
     "IBRL, arXiv 2311.02198",
     "solved within 40k samples",
-    "the same number of scripted demonstrations; a sample is two simulator steps (action repeat 2), episodes end after "
-    "100 samples; other cameras; learns after every step",
+    "as many scripted demonstrations. A sample is two simulator steps (action repeat 2), and an episode has 100. Other "
+    "cameras; learns after every step",
 )
 _METAWORLD = Protocol(3, (_IBRL,), action_repeat=2)
 _CAN = (
@@ -306,7 +306,7 @@ def table(result: dict[str, Any]) -> str:
         "The critic's gain is that of the last policy. "
         f"Hours are wall-clock time with two workers. {origin(cells)} Command: `{result['command']}`."
     )
-    picture = f"![Success against practice episodes and against simulator steps]({PICTURE})"
+    picture = f"![Success against practice episodes and against simulator steps](../{PICTURE})"
     return "\n".join([*head, *(_row(group) for group in groups if group), "", *published, "", picture, "", note])
 
 

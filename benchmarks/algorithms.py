@@ -127,7 +127,7 @@ def table(result: dict[str, Any]) -> str:
         "the seeds that both have; p of a paired t test over seeds. All episodes: failures with all their steps."
     )
     machine = f"{origin(result['cells'])} Command: `{result['command']}`."
-    picture = f"![Learning curves, final success and steps to success of all algorithms]({PICTURE})"
+    picture = f"![Learning curves, final success and steps to success of all algorithms](../{PICTURE})"
     return "\n".join([*head, *filter(None, rows), "", picture, "", f"{note} {machine}"])
 
 

@@ -194,7 +194,7 @@ def _diffusion(
     config, scheduler = policy.config, policy.diffusion.noise_scheduler
     if config.n_obs_steps != 1 or config.env_state_feature:
         raise UserError(
-            f"diffusion with n_obs_steps={config.n_obs_steps}: the loop gives a policy one observation for each plan; "
+            f"diffusion with n_obs_steps={config.n_obs_steps}: a deployment reads one observation for each chunk; "
             "train it with n_obs_steps=1 and without an environment state"
         )
     steps = policy.diffusion.num_inference_steps

@@ -64,6 +64,39 @@ def test_a_policy_that_failed_is_asked_again_at_once() -> None:
     assert {*sources} == {Source.POLICY}
 
 
+class Kept(EverySecond):
+    """Keeps what it was asked."""
+
+    asked = 1
+
+    def reset(self, seed: int) -> None:
+        super().reset(seed)
+        self.past: list[list[int]] = []
+
+    def request(self, request: PlanRequest, inference: Inference) -> None:
+        self.asked = 1
+        super().request(request, inference)
+        self.past.append([*(each.tick for each in request.observation.past), request.observation.tick])
+
+
+def test_a_policy_of_several_observations_gets_those_of_the_ticks_before() -> None:
+    """Not those of the requests before; and none of before a person drove, or of another attempt."""
+    planner, state = Kept(), np.zeros(2, np.float32)
+    executor = Executor(planner, ExecutionConfig(strategy="naive", execute_ticks=4), n_obs_steps=3)
+
+    def drive(ticks: range) -> None:
+        for tick in ticks:
+            executor.sent(executor.propose(Observation({}, state, "", tick), tick).action)
+
+    for _ in range(2):
+        executor.reset(0, np.zeros(2, np.float32))
+        drive(range(9))
+        assert planner.past == [[0, 0, 0], [2, 3, 4], [6, 7, 8]]
+        executor.restart()
+        drive(range(20, 25))
+        assert planner.past[3:] == [[20, 20, 20], [22, 23, 24]]
+
+
 def test_a_hold_repeats_targets_and_stops_steps() -> None:
     executor = Executor(OneAnswer(), ExecutionConfig(strategy="naive", delta_dims=(1,)))
     executor.reset(0, np.zeros(2, np.float32))

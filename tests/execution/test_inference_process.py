@@ -92,6 +92,31 @@ def test_a_plan_is_the_same_as_in_this_process(planner: ProcessPlanner) -> None:
     assert (plan.chunk.start_tick, plan.chunk.policy_version) == (17, 3)
 
 
+class Remembering(ReachPolicy):
+    """Says which observations it was given."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        rows = [[each.state[0], each.images["front"][0, 0, 0]] for each in (*observation.past, observation)]
+        return ActionChunk(np.array(rows, np.float32), observation.tick, 0, 0)
+
+
+def test_earlier_observations_reach_the_process() -> None:
+    newest = make_request(0, tick=9).observation
+    past = tuple(
+        replace(
+            newest, state=newest.state + index, images={name: image + index for name, image in newest.images.items()}
+        )
+        for index in (np.uint8(7), np.uint8(8))
+    )
+    asked = replace(make_request(0), observation=replace(newest, past=past))
+    with ProcessPlanner(Remembering, replace(LAYOUT, n_obs_steps=3), CONFIG) as planner:
+        planner.reset(0)
+        planner.request(asked, make_strategy(execution_config("naive")))
+        (plan,) = await_plans(planner)
+    assert plan.chunk is not None
+    np.testing.assert_allclose(plan.chunk.actions, [[7.1, 8], [8.1, 9], [0.1, 1]], rtol=1e-6)
+
+
 def test_a_reset_discards_the_plan_in_flight_and_seeds_the_next(planner: ProcessPlanner) -> None:
     planner.reset(1)
     planner.request(make_request(0, command=2), STRATEGY)

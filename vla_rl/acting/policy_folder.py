@@ -49,6 +49,7 @@ class PolicyFolder:
         provides: its capabilities, see `vla_rl.core.capabilities`.
         prefix_ticks: longest committed prefix seen in training; 0: none.
         name: of a policy that has no folder, see `is_name`.
+        n_obs_steps: number of observations, of consecutive ticks, that it reads.
     """
 
     path: Path
@@ -60,6 +61,7 @@ class PolicyFolder:
     provides: frozenset[str] = frozenset()
     prefix_ticks: int = 0
     name: str = ""
+    n_obs_steps: int = 1
 
     def load(self, device: str = "cpu") -> Policy:
         """Load the policy to act with, see `load_acting_policy`."""
@@ -133,6 +135,7 @@ def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
             run,
             frozenset(map(str, description["provides"])) | _head_in(path),
             _prefix_ticks(description.get("config", {})),
+            n_obs_steps=int(description.get("n_obs_steps", 1)),
         )
     except OSError as error:
         raise CheckpointError(f"cannot read {file}: {error.strerror}") from error
@@ -154,6 +157,7 @@ def _named(name: str) -> PolicyFolder:
             provides=frozenset(getattr(policy, "provides", ())),
             prefix_ticks=getattr(policy, "prefix_ticks", 0),
             name=name,
+            n_obs_steps=getattr(policy, "n_obs_steps", 1),
         )
     finally:
         if hasattr(policy, "close"):

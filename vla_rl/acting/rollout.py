@@ -222,7 +222,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
     ):
         planner = planner if injection is None else injection.planner(planner)
         corrector = matched_corrector(load_corrector(config.execution, policy), found)
-        executor = Executor(planner, config.execution, corrector, added)
+        executor = Executor(planner, config.execution, corrector, added, policy.n_obs_steps)
         source = _supervised(executor, setup) if order.takeover else executor
         source = source if injection is None else injection.source(source)
         shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
@@ -348,7 +348,7 @@ def _planner(
         yield make_planner(load(), robot.clock, robot.control_hz, config.latency)
         return
     cameras = tuple((camera, *spec.image_size) for camera in spec.cameras)
-    layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon)
+    layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon, policy.n_obs_steps)
     with ProcessPlanner(load, layout, config.execution) as planner:
         yield planner
 

@@ -130,7 +130,9 @@ class PolicySession:
         """See `Session.attempt`."""
         assert self._planner is not None
         priority = self._settings["realtime_priority"]
-        source = TakeoverSwitch(Executor(self._planner, self._execution, self._corrector, self._added), self._takeover)
+        steps = self._policy.n_obs_steps
+        executor = Executor(self._planner, self._execution, self._corrector, self._added, steps)
+        source = TakeoverSwitch(executor, self._takeover)
         keep = functools.partial(self._keep, wait_for_label)
         with realtime(RealtimeConfig(priority, lock_memory=priority > 0)):
             summary, _ = self._attempts.run(source, _episode_id(), seed, policy_version=-1, keep=keep)
@@ -205,7 +207,8 @@ class PolicySession:
         spec = self._policy.spec
         height, width = self.interface.image_size or spec.image_size
         cameras = tuple((camera, height, width) for camera in spec.cameras)
-        layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, self._policy.horizon)
+        policy = self._policy
+        layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon, policy.n_obs_steps)
         planner = ProcessPlanner(self._load_policy, layout, self._execution)
         planner.__enter__()
         self._planner = planner

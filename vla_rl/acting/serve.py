@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import UserError, one_line
 from vla_rl.core.protocols import Policy
 from vla_rl.core.signals import deferred_signals
-from vla_rl.core.types import ActionChunk, Float32Array
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.remote.interface import PASSED_ON, Keys, RemoteInterface
 from vla_rl.policies.remote.policy import OURS, TOKEN
 from vla_rl.policies.remote.wire import WireError, pack, unpack
@@ -106,6 +107,7 @@ class PolicyServer:
             tuple(sorted(policy.provides & PASSED_ON)),
             policy.prefix_ticks,
             policy.version,
+            policy.n_obs_steps,
         )
         self._metadata = pack({OURS: config_to_dict(self.interface)})
         self._policy = self._load()
@@ -258,6 +260,8 @@ class Session:
         passed = round((time.monotonic() - self._began_s) * self._interface.spec.control_hz)
         self._tick = _integer(ours, "tick", max(passed, self._tick + 1))
         observation = self._interface.observation(message, self._tick)
+        if self._interface.n_obs_steps > 1:
+            observation = replace(observation, past=self._past(ours))
         episode = _integer(ours, "episode", self._episode[0]), _integer(ours, "seed", self._episode[1])
         if episode != self._episode:
             self._episode = episode
@@ -273,6 +277,14 @@ class Session:
             guided: ActionChunk = self._policy.infer_guided(observation, previous, delay_ticks, exact)
             return guided
         return self._policy.infer(observation, _actions(ours, "committed", actions) if "committed" in ours else None)
+
+    def _past(self, ours: Mapping[str, Any]) -> tuple[Observation, ...]:
+        """The observations of the ticks before: of requests before they would be too far apart."""
+        past, count = ours.get("past", []), self._interface.n_obs_steps
+        if not isinstance(past, list) or len(past) != count - 1 or not all(isinstance(each, dict) for each in past):
+            raise UserError(f"this policy reads {count} observations; send those of the ticks before as {OURS}.past")
+        first = self._tick - len(past)
+        return tuple(self._interface.observation(each, first + index) for index, each in enumerate(past))
 
 
 def _integer(ours: Mapping[str, Any], name: str, default: int) -> int:

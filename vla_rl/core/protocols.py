@@ -41,7 +41,8 @@ class BasePolicy(Policy, Protocol):
     """A policy that acts and stays as it is: a server's, a deployment, or a class of any package.
 
     Its further attributes are optional: ``provides``, its capabilities (`vla_rl.core.capabilities`), ``discrete_dims``,
-    ``prefix_ticks``, and ``twin()``, which returns the same weights for another episode at the same time.
+    ``prefix_ticks``, ``n_obs_steps``, the number of observations that it reads, and ``twin()``, which returns the same
+    weights for another episode at the same time.
     """
 
     @property

@@ -55,6 +55,8 @@ class Observation:
         task: the task sentence.
         tick: the control tick since the start of the episode. A robot that does not count gives 0: the loop counts.
         captured_ns: stream name -> capture time on the monotonic clock, in ns. ``state`` and each camera are streams.
+        past: the observations of the ticks before, the oldest first, for a policy that reads several
+            (``n_obs_steps``).
     """
 
     images: Mapping[str, Uint8Array]
@@ -62,6 +64,7 @@ class Observation:
     task: str
     tick: int
     captured_ns: Mapping[str, int] = field(default_factory=dict)
+    past: "tuple[Observation, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import override
 
 import numpy as np
@@ -65,6 +66,8 @@ class Executor(ActionSource):
         corrector: the residual head, for a strategy that takes one.
         added_steps: dimensions in which the policy plans steps and the robot takes targets: each step is added to the
             command that was sent last, as the gate let it through, beginning at the measured posture.
+        n_obs_steps: number of observations, of consecutive ticks, that the policy reads. At the beginning of an attempt
+            the first one stands for those before it.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Executor(ActionSource):
         config: ExecutionConfig | None = None,
         corrector: ActionCorrector | None = None,
         added_steps: Sequence[int] = (),
+        n_obs_steps: int = 1,
     ) -> None:
         self.config = config or ExecutionConfig()
         self._planner = planner
@@ -80,6 +84,7 @@ class Executor(ActionSource):
         self._delta_dims = list(self.config.delta_dims)
         self._added_steps = list(added_steps)
         self._told = False
+        self._recent: deque[Observation] = deque(maxlen=n_obs_steps - 1)
         self._begin(np.empty(0, np.float32))
 
     @override
@@ -98,6 +103,7 @@ class Executor(ActionSource):
     def restart(self) -> None:
         """Forget every plan, also those on their way: for the moment at which the policy gets control back."""
         self._schedule.clear()
+        self._recent.clear()
         self._outstanding: dict[int, int] = {}  # request id -> tick of the request
         self._asked_id = -1
         self._asked_tick: int | None = None
@@ -124,6 +130,7 @@ class Executor(ActionSource):
             if self._strategy.freezes_world:
                 frozen_ns = self._planner.wait()
             self._take_arrivals(tick, now_ns)
+        self._recent.append(observation)
         planned = self._strategy.act(self._schedule, tick, observation)
         if planned is None:
             return self.hold(tick, now_ns)
@@ -176,6 +183,9 @@ class Executor(ActionSource):
         return self._strategy.wants_plan(self._schedule, tick, since, self.delay.ticks)
 
     def _ask(self, observation: Observation) -> None:
+        if missing := (self._recent.maxlen or 0) - len(self._recent):
+            self._recent.extendleft([self._recent[0] if self._recent else observation] * missing)
+        observation = replace(observation, past=tuple(self._recent))
         scheduled = self._schedule.upcoming(observation.tick)
         delay_ticks = min(self.delay.ticks, len(scheduled))
         request = PlanRequest(self._next_id, observation, scheduled, delay_ticks, self._last_sent)

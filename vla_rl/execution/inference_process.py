@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.synchronize import Semaphore
 from typing import Self, override
 
@@ -39,12 +39,14 @@ class MessageLayout:
         state_size: S.
         action_size: A.
         max_horizon: the longest chunk, in ticks.
+        n_obs_steps: number of observations that the policy reads.
     """
 
     cameras: tuple[tuple[str, int, int], ...]
     state_size: int
     action_size: int
     max_horizon: int = 128
+    n_obs_steps: int = 1
 
     @classmethod
     def of(cls, observation: Observation, action_size: int, max_horizon: int = 128) -> Self:
@@ -89,6 +91,11 @@ class MessageLayout:
             "last_command": ((self.action_size,), np.float32),
             "scheduled": ((self.max_horizon, self.action_size), np.float32),
             **{f"image.{name}": ((height, width, 3), np.uint8) for name, height, width in self.cameras},
+            "past": ((self.n_obs_steps - 1, self.state_size), np.float32),
+            **{
+                f"past.{name}": ((self.n_obs_steps - 1, height, width, 3), np.uint8)
+                for name, height, width in self.cameras
+            },
         }
 
     def answer_fields(self) -> Fields:
@@ -193,6 +200,10 @@ class ProcessPlanner(Planner):
             draft["captured_ns"][index] = observation.captured_ns.get(stream, 0)
         for camera, _, _ in self._layout.cameras:
             draft[f"image.{camera}"][:] = observation.images[camera]
+        for index, past in enumerate(observation.past):
+            draft["past"][index] = past.state
+            for camera, _, _ in self._layout.cameras:
+                draft[f"past.{camera}"][index] = past.images[camera]
         _write_text(draft, "task", observation.task)
         self._requests.publish()
         self._pending[request.request_id] = request
@@ -293,12 +304,19 @@ def _answer(policy: Policy, strategy: Strategy, layout: MessageLayout, message: 
 
 
 def _read_request(layout: MessageLayout, message: Arrays) -> PlanRequest:
+    task, tick = _read_text(message, "task"), int(message["tick"])
     observation = Observation(
         {name: message[f"image.{name}"] for name, _, _ in layout.cameras},
         message["state"],
-        _read_text(message, "task"),
-        int(message["tick"]),
+        task,
+        tick,
         dict(zip(layout.streams, message["captured_ns"].tolist(), strict=True)),
+        tuple(
+            Observation({name: message[f"past.{name}"][index] for name, _, _ in layout.cameras}, state, task, tick)
+            for index, (state, tick) in enumerate(
+                zip(message["past"], range(tick - len(message["past"]), tick), strict=True)
+            )
+        ),
     )
     scheduled = message["scheduled"][: int(message["scheduled_length"])]
     return PlanRequest(
@@ -309,7 +327,8 @@ def _read_request(layout: MessageLayout, message: Arrays) -> PlanRequest:
 def _blank(layout: MessageLayout) -> Observation:
     """An observation of nothing, so that the first inference, which is slow, is not one that counts."""
     images = {name: np.zeros((height, width, 3), np.uint8) for name, height, width in layout.cameras}
-    return Observation(images, np.zeros(layout.state_size, np.float32), "", 0)
+    blank = Observation(images, np.zeros(layout.state_size, np.float32), "", 0)
+    return replace(blank, past=(blank,) * (layout.n_obs_steps - 1))
 
 
 def _publish_error(answers: Mailbox, epoch: int, request_id: int, error: Exception) -> None:

@@ -44,7 +44,8 @@ class MatchedPolicy(Policy):
         return self._for_robot(self._policy.infer(self._for_policy(observation), fixed))
 
     def _for_policy(self, observation: Observation) -> Observation:
-        return replace(observation, state=self._state.apply(observation.state))
+        past = tuple(self._for_policy(each) for each in observation.past)
+        return replace(observation, state=self._state.apply(observation.state), past=past)
 
     def _for_robot(self, chunk: ActionChunk) -> ActionChunk:
         return replace(chunk, actions=self._action.apply(chunk.actions))

@@ -180,7 +180,8 @@ class SimulatorWorker:
         config = self._config
         planner = make_planner(policy, simulator.robot.clock, simulator.robot.control_hz, config.latency)
         execution = with_action_kinds(config.execution, simulator.spec(), simulator.gate.config.discrete_dims)
-        executor = Executor(planner, execution, self._corrector(folder))
+        steps = getattr(policy, "n_obs_steps", 1)
+        executor = Executor(planner, execution, self._corrector(folder), n_obs_steps=steps)
         return executor if person is None else TakeoverSwitch(executor, person)
 
     def _corrector(self, folder: Path | None) -> ActionCorrector | None:

@@ -173,7 +173,7 @@ def check_interface(config: Any, spec: PolicySpec) -> None:
     """Fill a new config's features in from the interface; refuse a config that was made for another one.
 
     Raises:
-        UserError: with what differs, or for a policy that reads more than the present observation.
+        UserError: with what differs, or for a policy whose observations or actions are not of consecutive ticks.
     """
     from lerobot.configs import FeatureType, PolicyFeature
 
@@ -192,6 +192,15 @@ def check_interface(config: Any, spec: PolicySpec) -> None:
             shapes = {key: list(feature.shape) for key, feature in found.items()}
             asked = {key: list(feature.shape) for key, feature in features.items()}
             raise UserError(f"the {config.type} policy has the {name} {shapes}, the data has {asked}; map the data")
-    ahead = config.action_delta_indices
-    if config.observation_delta_indices not in (None, [0]) or ahead != list(range(len(ahead))):
-        raise UserError(f"the {config.type} policy reads {config.n_obs_steps} observations; set n_obs_steps to 1")
+    first = 1 - n_obs_steps(config)
+    read, planned = config.observation_delta_indices, config.action_delta_indices
+    if read not in (None, [*range(first, 1)]) or planned != [*range(first, first + len(planned))]:
+        raise UserError(
+            f"the {config.type} policy reads observations at the ticks {read} and plans for {planned}; "
+            "both have to be consecutive and begin alike"
+        )
+
+
+def n_obs_steps(config: Any) -> int:
+    """Return the number of observations that a policy of lerobot reads."""
+    return len(config.observation_delta_indices or [0])

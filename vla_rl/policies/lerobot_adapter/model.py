@@ -23,6 +23,7 @@ from vla_rl.policies.lerobot_adapter.folder import (
     explained,
     hub_sentence,
     make_policy,
+    n_obs_steps,
     read_config,
     read_ours,
     write_folder,
@@ -101,8 +102,14 @@ class LeRobotModel(TrainablePolicy):
 
     @classmethod
     def check(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> None:
-        """See `TrainablePolicy.check`; only the description is read."""
-        read_config(Path(config.folder), spec)
+        """See `TrainablePolicy.check`; only the description is read. It acts with several observations, but learns only
+        with one.
+        """
+        if (steps := n_obs_steps(read_config(Path(config.folder), spec))) > 1:
+            raise UserError(
+                f"{config.folder} reads {steps} observations; only policies of one can be trained here. "
+                "Set n_obs_steps to 1 in its config.json"
+            )
 
     @classmethod
     def provides(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> frozenset[str]:
@@ -117,12 +124,18 @@ class LeRobotModel(TrainablePolicy):
     @classmethod
     def planned(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> int:
         """See `TrainablePolicy.planned`; only the description is read."""
-        return len(read_config(Path(config.folder), spec).action_delta_indices)
+        described = read_config(Path(config.folder), spec)
+        return len(described.action_delta_indices) + 1 - n_obs_steps(described)
 
     @property
     def horizon(self) -> int:
         """The longest chunk: of training. One that acts may be shorter."""
-        return len(self.policy.config.action_delta_indices)
+        return len(self.policy.config.action_delta_indices) + 1 - self.n_obs_steps
+
+    @property
+    def n_obs_steps(self) -> int:
+        """Number of observations that the policy reads."""
+        return n_obs_steps(self.policy.config)
 
     @property
     def tokenizer(self) -> Any:
@@ -167,8 +180,10 @@ class LeRobotModel(TrainablePolicy):
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """See `TrainablePolicy.acting`; those that sample with lerobot's flow can be guided."""
-        from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, can_be_guided
+        from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, RecentObservations, can_be_guided
 
+        if self.n_obs_steps > 1:
+            return RecentObservations(self, device, version)
         if not can_be_guided(self.policy):
             return super().acting(device, version)
         return LeRobotFlowPolicy(self.to(device).policy, self.prepared, self.postprocess, version)
@@ -180,7 +195,7 @@ class LeRobotModel(TrainablePolicy):
             CheckpointError: if it cannot be written.
         """
         ours = {"spec": config_to_dict(self.spec), "statistics": self.statistics.to_dict(), "horizon": self.horizon}
-        ours["provides"] = sorted(self.capabilities)
+        ours |= {"provides": sorted(self.capabilities), "n_obs_steps": self.n_obs_steps}
         write_folder(Path(folder), [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})
 
     @classmethod
@@ -204,15 +219,15 @@ class LeRobotModel(TrainablePolicy):
         """Observations as lerobot's preprocessors take them.
 
         Args:
-            images: camera -> uint8 [B, H, W, 3], or float in [0, 255].
-            state: float32 [B, S].
+            images: camera -> uint8 [B, H, W, 3], or float in [0, 255]; [B, n_obs_steps, H, W, 3] of several.
+            state: float32 [B, S]; [B, n_obs_steps, S] of several.
             text: int64 [B, L], from `tokenize`.
         """
         batch: dict[str, Any] = {
-            IMAGE_PREFIX + camera: images[camera].permute(0, 3, 1, 2).float() / 255.0 for camera in self.spec.cameras
+            IMAGE_PREFIX + camera: images[camera].movedim(-1, -3).float() / 255.0 for camera in self.spec.cameras
         }
         batch[STATE] = state
-        if self._has_time_axis:
+        if self._has_time_axis and self.n_obs_steps == 1:
             batch = {key: value[:, None] for key, value in batch.items()}
         return batch | {"task": [self._sentences[row.cpu().numpy().tobytes()] for row in text]}
 

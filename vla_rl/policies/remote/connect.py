@@ -56,4 +56,5 @@ def connect(url: str) -> RemotePolicy:
 def _blank(interface: RemoteInterface) -> Observation:
     spec = interface.spec
     images = {camera: np.zeros((*spec.image_size, 3), np.uint8) for camera in spec.cameras}
-    return Observation(images, np.zeros(spec.state_dim, np.float32), "", 0)
+    blank = Observation(images, np.zeros(spec.state_dim, np.float32), "", 0)
+    return replace(blank, past=(blank,) * (interface.n_obs_steps - 1))

@@ -54,6 +54,7 @@ class RemoteInterface:
         provides: Capabilities, see `vla_rl.core.capabilities`.
         prefix_ticks: Longest committed prefix seen in training; 0: none.
         version: Version of the weights.
+        n_obs_steps: Number of observations, of consecutive ticks, that the policy reads.
     """
 
     spec: PolicySpec
@@ -63,19 +64,18 @@ class RemoteInterface:
     provides: tuple[str, ...] = ()
     prefix_ticks: int = 0
     version: int = 0
+    n_obs_steps: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.horizon <= MOST_ACTIONS:
             raise ConfigError(f"horizon is {self.horizon}; expected is a number of actions in [0, {MOST_ACTIONS}]")
         if self.image_bytes > _MOST_PIXELS:
-            raise ConfigError(
-                f"the images of one observation have {self.image_bytes} bytes, at most {_MOST_PIXELS} fit"
-            )
+            raise ConfigError(f"the images for one chunk have {self.image_bytes} bytes, at most {_MOST_PIXELS} fit")
 
     @property
     def image_bytes(self) -> int:
-        """Size of the images of one observation."""
-        return 3 * len(self.spec.cameras) * self.spec.image_size[0] * self.spec.image_size[1]
+        """Size of the images that the policy reads for one chunk."""
+        return 3 * self.n_obs_steps * len(self.spec.cameras) * self.spec.image_size[0] * self.spec.image_size[1]
 
     @classmethod
     def read(cls, name: str) -> Self:

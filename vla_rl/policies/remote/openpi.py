@@ -74,11 +74,12 @@ class OpenpiPolicy(RemotePolicy):
     ) -> tuple[Any, Mapping[str, Any]]:
         message = self.interface.message(observation)
         if self._is_ours:
-            message[OURS] = dict(ours)
+            past = [self.interface.message(each) for each in observation.past]
+            message[OURS] = {**ours, "past": past} if past else dict(ours)
         elif {"committed", "previous"} & ours.keys():
             raise RemoteError(f"{self.url} takes no committed actions; use execution.strategy=naive or sync")
         reply = unpack(self._exchange(pack(message), timeout_s))
-        if isinstance(version := reply.get("policy_version"), int):
+        if type(version := reply.get("policy_version")) is int and 0 <= version < 10**9:
             self.version = version
         told = reply.get("server_timing")
         return reply.get("actions"), told if isinstance(told, dict) else {}

@@ -95,6 +95,11 @@ class RemotePolicy(ABC):
         """Longest committed prefix seen in training; 0: none."""
         return self.interface.prefix_ticks
 
+    @property
+    def n_obs_steps(self) -> int:
+        """Number of observations, of consecutive ticks, that the policy reads."""
+        return self.interface.n_obs_steps
+
     def reset(self, seed: int) -> None:
         """Begin an episode, and log how the server kept up in the last one."""
         if self.timings:

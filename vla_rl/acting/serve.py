@@ -75,7 +75,7 @@ def serve(
 
 
 class PolicyServer:
-    """See `serve`.
+    """Answer the clients of one policy, see `serve`.
 
     Args:
         policy: What is served.
@@ -197,7 +197,7 @@ class PolicyServer:
                 await self._refuse(connection, f"{type(error).__name__}: {one_line(error)}")
 
     async def _refuse(self, connection: ServerConnection, reason: str) -> None:
-        """Tell a client what is wrong as openpi does: a text frame, then the end."""
+        """Answer with an error as openpi does: a text frame, then the end."""
         await connection.send(reason)
         await connection.close(1011, "the text frame before says why")
 
@@ -221,8 +221,8 @@ class PolicyServer:
 class Session:
     """The episode of one client.
 
-    Our clients send seed and tick. Of others neither is known: each connection is an episode, and the tick follows from
-    the time, but it grows from chunk to chunk, so that no noise is drawn twice.
+    Our clients send seed and tick. Other clients send neither, so each of their connections is an episode. Its tick
+    follows from the time and grows with each chunk, so no noise is drawn twice.
 
     Args:
         policy: Of this client alone.

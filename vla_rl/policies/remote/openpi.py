@@ -23,14 +23,14 @@ _CLOSING_S = 0.2
 
 
 class OpenpiPolicy(RemotePolicy):
-    """See `RemotePolicy`. Its URL is ``openpi://HOST:PORT``, or ``openpis://`` for TLS."""
+    """Ask a server over openpi's wire, see `RemotePolicy`. The URL is ``openpi://HOST:PORT``, or ``openpis://`` for TLS."""
 
     _connection: ClientConnection | None = None
     _is_ours = False
 
     @override
     def close(self) -> None:
-        """See `RemotePolicy.close`. The server is not waited for."""
+        """Close the connection without waiting for the server."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(OSError):  # it may have gone

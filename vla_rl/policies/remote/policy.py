@@ -43,7 +43,7 @@ class Timing(NamedTuple):
 class RemotePolicy(ABC):
     """Plans chunks by asking a server. Subclasses speak its wire.
 
-    Our own server is told seed, tick and committed actions, so a policy plans there what it would plan here. Other
+    Our own server gets seed, tick and committed actions, so a policy plans there what it would plan here. Other
     servers get the observation alone.
 
     Args:

@@ -1,8 +1,8 @@
 """Renderer through EGL, for machines with a graphics card or Mesa.
 
-Shadows, reflections, sky and multisampling are switched off: they cost most of the time and teach a policy nothing.
-MuJoCo chooses its graphics library when it is first imported, by the environment variable MUJOCO_GL, so a probe in
-another process finds out whether EGL loads before this process commits itself.
+Shadows, reflections, sky and multisampling are switched off: they cost most of the time and carry no information for a
+policy. MuJoCo chooses its graphics library at its first import, by the environment variable MUJOCO_GL. A probe in
+another process therefore finds out whether EGL loads before this process commits itself.
 
 Not thread-safe: an EGL context belongs to the thread that made it.
 """

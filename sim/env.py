@@ -210,8 +210,8 @@ class TabletopEnv(CameraEnv):
 def large_pictures(env: Any, image_size: int) -> Callable[[], Mapping[str, NDArray[np.uint8]]]:
     """Return a function that draws an environment for people: camera -> uint8 [H, W, 3] of its present state.
 
-    A task of ours is drawn with this many pixels, an adapted benchmark at its own size, any other environment by its
-    `render`, where it has one.
+    A task of ours is drawn with this many pixels, an adapted benchmark at its own size. Any other environment draws by
+    its `render`, where it has one.
     """
     inner = env.unwrapped
     if isinstance(inner, TabletopEnv):

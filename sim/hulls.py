@@ -1,7 +1,7 @@
 """Coarse convex hulls in the place of chosen meshes, and rays that meet them.
 
-A robot's links come with ten thousand triangles each, for pictures in which a link covers a few hundred pixels; they
-cost nearly all of the time that a picture takes, in both renderers. Shapes that are nearly convex look the same.
+A robot's links have ten thousand triangles each, and a link covers a few hundred pixels. They cost nearly all of the
+time of a picture, in both renderers. Shapes that are nearly convex look the same.
 """
 
 import copy
@@ -26,8 +26,8 @@ def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
     Only the arrays of which pictures are made differ: the physics of the copy is not that of the original.
 
     Args:
-        model: compiled model; it is left as it is.
-        meshes: names of the meshes to replace. They lose their texture. Flat meshes stay as they are.
+        model: compiled model; it stays unchanged.
+        meshes: names of the meshes to replace. They lose their texture. Flat meshes stay unchanged.
 
     Raises:
         UserError: the model has no mesh of such a name.

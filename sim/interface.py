@@ -37,8 +37,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
 
     Attributes:
         drawing: whether `reset` and `step` draw, which they do from the start. While it is False, their observations
-            repeat the last pictures that were drawn. Who acts in chunks, or is blind, saves most of a step's time:
-            set it to True before the step whose pictures are wanted, or call `draw_now` after it.
+            repeat the last pictures that were drawn. A caller that acts in chunks, or is blind, saves most of a step's
+            time. Set it to True before the step whose pictures are wanted, or call `draw_now` after it.
 
     Raises:
         UserError: an argument that does not fit, or a renderer that does not load.

@@ -1,7 +1,7 @@
-"""People as they are: scripted operators of different skill, who demonstrate and take over.
+"""Imperfect people: scripted operators of different skill, who demonstrate and take over.
 
-An operator drives an expert: it is one itself (`sim.registration.ScriptedExpert`), so that whoever asks an expert can
-ask a person. It stays closed loop: what it spoils, the expert underneath sees and repairs at the next frame. What it
+An operator drives an expert and is an expert itself (`sim.registration.ScriptedExpert`), so it stands wherever an
+expert does. It stays closed loop: what it spoils, the expert underneath sees and repairs at the next frame. What it
 sends is also the label, for of a person nothing cleaner than his commands is known.
 """
 
@@ -33,8 +33,8 @@ class OperatorConfig:
 
     Args:
         speed: lowest and highest pace relative to the expert's; uniform, drawn per episode.
-        reaction_s: shortest and longest time from the mark of a takeover, or the start of a demonstration, to the first
-            motion (finding the device, getting hold); uniform. 0.5 to 1 s is 10 to 20 frames at 20 Hz.
+        reaction_s: Shortest and longest time from the mark of a takeover, or the start of a demonstration, to the first
+            motion. Uniform. 0.5 to 1 s is 10 to 20 frames at 20 Hz.
         idle_share: share of the later time in which nothing moves, in stretches that begin at random (Poisson) and
             last 0.6 s on average (exponential). Up to 0.3; people pause where they have to think.
         tremor_m: standard deviation of the hand's noise, temporally correlated (Gaussian, first order).
@@ -43,8 +43,8 @@ class OperatorConfig:
         aim_m: standard deviation of how far off a bad aim is along each axis; Gaussian, upwards half-Gaussian.
         astray_probability: chance that a demonstration or a takeover begins with a wrong strategy: 0.8 to 1.6 s
             (uniform) of motion in a random direction.
-        one_part_probability: chance, per episode, that only one part of the robot is driven at a time, for 0.5 s
-            on average (exponential): one of two arms; of a single arm the vertical or the horizontal motion.
+        one_part_probability: Probability, per episode, that only one part of the robot is driven at a time, for 0.5 s
+            on average (exponential). A part is one of two arms, or the vertical or horizontal motion of a single arm.
         needless_probability: chance, per episode, of a takeover while nothing is wrong: too early. Its time is
             uniform over the expert's episode.
         late_s: longest time by which a takeover comes later than the supervisor would have taken over; uniform.
@@ -116,7 +116,7 @@ def operator_config(name: str) -> OperatorConfig:
     """The habits of a named operator.
 
     Raises:
-        ConfigError: if there is nobody of that name.
+        ConfigError: If no operator has that name.
     """
     if name not in OPERATORS:
         raise ConfigError(f"there is no operator {name!r}.{did_you_mean(name, OPERATORS)}")

@@ -1,8 +1,7 @@
 """Renderer that needs no graphics library: rays cast by MuJoCo, shaded in numpy.
 
-The default everywhere, because it draws the same bytes on every machine. What a camera sees of the geoms that stand
-still is kept as a background until camera or scene change; a picture then costs only the rays through the rectangles
-that the other geoms cover.
+The default everywhere, because it draws the same bytes on every machine. A camera's view of the fixed geoms is kept as
+a background until camera or scene change. A picture then costs only the rays through the rectangles of the other geoms.
 
 Every scene is lit by one distant lamp of this module's own, whatever its lights are. A texture is drawn as its mean
 color. Sites are not drawn. A translucent geom shows what is behind it.
@@ -34,8 +33,8 @@ _CORNERS = np.array(list(itertools.product((-1.0, 1.0), repeat=3))).T  # [3, 8]
 def geom_colors(model: mujoco.MjModel) -> NDArray[np.float64]:
     """Color of every geom, [G, 3] from 0 to 1; as in MuJoCo, a material's color unless the geom was given its own.
 
-    A texture is drawn as its mean: its pattern is finer than a policy's pixels, and without its color most things
-    that have one would be white on a white table. The texture `CHECKER` of our own scenes is drawn by `shade`.
+    A texture is drawn as its mean. Its pattern is finer than a policy's pixels, and without its color most textured
+    things would be white on a white table. The texture `CHECKER` of our own scenes is drawn by `shade`.
     """
     colors, from_material, means = geom_rgba(model)[:, :3], uses_material(model), np.ones((model.nmat, 3))
     for material, texture in enumerate(model.mat_texid[:, mujoco.mjtTextureRole.mjTEXROLE_RGB]):
@@ -245,8 +244,8 @@ class RaycastRenderer:
         return pixels, nearest[pixels]
 
     def _boxes(self, data: mujoco.MjData, rays: Rays, layer: _Layer) -> tuple[list[list[int]], bool]:
-        """Top, left, bottom and right of the pixels that the bounding box of each geom covers, and whether all of them
-        lie between the near and the far plane.
+        """Return top, left, bottom and right of each geom's bounding box in pixels, and whether all lie between near
+        and far plane.
         """
         turn = data.geom_xmat[layer.geoms].reshape(-1, 3, 3).transpose(1, 0, 2).reshape(3, -1)
         turn = (rays.axes.T @ turn).reshape(3, -1, 3)  # [3, D, 3], geom to camera

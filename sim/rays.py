@@ -1,7 +1,7 @@
 """Rays from a camera through its pixels, and the surfaces that they meet.
 
-MuJoCo casts the rays. This module adds what OpenGL does to a picture: faces that look away from the camera are not
-drawn, nor is anything before the near plane or beyond the far plane.
+MuJoCo casts the rays. This module adds OpenGL's rules. Faces that look away from the camera are not drawn, nor is
+anything before the near plane or beyond the far plane.
 """
 
 from collections.abc import Iterator
@@ -84,8 +84,8 @@ class Caster:
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._model = model
-        # The published figures of our own scenes were measured with MuJoCo's spheres, which leave out a pixel of a
-        # picture now and then; their pictures stay as they were.
+        # Published figures of our own scenes used MuJoCo's spheres, which leave out a pixel now and then. Their
+        # pictures stay unchanged.
         self._keeps_spheres = any(model.texture(number).name == CHECKER for number in range(model.ntex))
         halves, body = geom_halves(model), model.geom_bodyid
         frame = data.ximat[body].reshape(-1, 3, 3).transpose(0, 2, 1)  # [G, 3, 3], world to body
@@ -162,9 +162,9 @@ class Caster:
     def _complete(self, data: mujoco.MjData, geoms: NDArray[np.bool_]) -> Iterator[None]:
         """Let rays meet these geoms [G], all of them, and no others.
 
-        MuJoCo skips a body whose bounding sphere a ray misses. Its sphere leaves out geoms that collide with nothing,
-        is not turned with the body (at least up to 3.9) and does not notice geoms that grew: parts of a picture would
-        be missing. MuJoCo also skips a geom with a color of its own if its material is invisible.
+        MuJoCo skips a body whose bounding sphere a ray misses. Its sphere leaves out geoms that collide with nothing.
+        It is not turned with the body (at least up to 3.9) and misses geoms that grew. Parts of a picture would be
+        missing. MuJoCo also skips a geom with a color of its own if its material is invisible.
         """
         if self._keeps_spheres:
             with only(self._model, geoms):

@@ -23,7 +23,7 @@ TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
 """Ids of our own tasks. The adapted benchmarks are registered too: `META_WORLD_TASKS` and `vla_rl/Aloha...-v0`."""
 
 COLOR_TASKS = {f"vla_rl/Pick{color.capitalize()}-v0": color for color in ("red", "yellow", "violet")}
-"""Ids of one scene's three tasks, which only the sentence tells apart, and the color that each asks for."""
+"""Ids of one scene's three tasks, which differ only in the sentence, and the color that each asks for."""
 
 META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
 """Ids of all of Meta-World's tasks, and Meta-World's own name of each."""

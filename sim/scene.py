@@ -1,11 +1,11 @@
 """MJCF fragments shared by our tasks: table, Cartesian arms, free-standing objects, cameras.
 
-Every arm comes in from its own side of the table: a carriage runs along a rail (y), a lift on its tower (z) and a
+Every arm comes in from its own side of the table. A carriage runs along a rail (y), a lift on its tower (z). A
 horizontal boom (x) carries a parallel gripper whose fingers point inwards and open along y. Nothing hangs over the
 workspace, so both cameras see what is between the fingers.
 
-The frames are laid out such that joint values *are* world coordinates: the x, y and z slides of an arm read the
-position of its grip point, in meters. Lengths are meters, angles radians, everywhere.
+The frames make joint values world coordinates: the x, y and z slides of an arm read the position of its grip point, in
+meters. Lengths are meters, angles radians, everywhere.
 """
 
 from collections.abc import Sequence
@@ -75,8 +75,8 @@ def four_walls(
 def standing_object(name: str, geoms: str, mass: float, height: float, inertia: float) -> str:
     """A body that moves freely and rights itself, like a tumbler toy with a weighted base, so it ends upright.
 
-    Its joints are x and y slides that end above the fence, a z slide, a free yaw, and roll and pitch held by weak
-    springs. The frame is at the middle of its base.
+    Its joints are x and y slides that end above the fence, a z slide and a free yaw. Weak springs hold roll and pitch.
+    The frame is at the middle of its base.
     """
     tilt = 'type="hinge" stiffness="0.6" damping="0.02"'
     half_x, half_y = ARENA_HALF[0] - 0.01, ARENA_HALF[1] - 0.01

@@ -199,8 +199,8 @@ class ScriptedSupervisor:
         return np.clip(action, space.low, space.high).astype(np.float32)
 
     def signed(self, episode: Episode) -> Episode:
-        """The episode that was driven last, as this person leaves it: with the column that says where a named operator
-        drove, and with the beginnings of his takeovers where he set their marks.
+        """Return the newest episode with this person's marks: the column of a named operator, and the beginnings of
+        takeovers at the person's marks.
         """
         if self._person is None:
             return episode
@@ -210,8 +210,8 @@ class ScriptedSupervisor:
 
 
 def marked(source: NDArray[np.uint8], marks: list[tuple[int, int]]) -> NDArray[np.uint8]:
-    """Who decided, uint8 [T], with the beginnings of takeovers moved: a late mark leaves a person's first steps to the
-    policy, an early one takes the policy's last.
+    """Return the sources of commands, uint8 [T], with the beginnings of takeovers moved. A late mark leaves a person's
+    first steps to the policy, an early one takes the policy's last.
 
     Args:
         source: as it was, values of `Source`.

@@ -1,7 +1,7 @@
 """Meta-World tasks behind our interface, with cameras close enough for small pictures.
 
 The native action stays: x, y, z steps of the hand in units of 1 cm, and the gripper's effort, each from -1 to 1. The
-reward becomes 1 at success, which ends the episode; Meta-World's dense reward only tells how far the task has come.
+reward becomes 1 at success, which ends the episode; Meta-World's dense reward only measures progress.
 """
 
 import warnings

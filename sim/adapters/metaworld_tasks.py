@@ -13,13 +13,13 @@ class MetaWorldTask:
     """One task; `TASKS` has it under Meta-World's own name.
 
     Attributes:
-        sentence: what a policy is told.
+        sentence: Task sentence of the policy.
         expert_steps: how long Meta-World's scripted policy takes, the mean over its successes without noise.
         fields_of_view: vertical, of the front and the top camera, in degrees.
         shift: how far both cameras are moved from the middle of the table, x, y, z in meters.
         goal_mark: whether a colored ball stands where the goal is. Meta-World hides the goal of these tasks from its
-            observation and draws it nowhere but as a site; it differs between episodes and no object gives it away,
-            so that a policy that sees only pictures could not know it.
+            observation and draws it only as a site. It differs between episodes, and no object shows it, so pictures
+            alone would not be enough.
         takes_noise: Whether the scripted policy still succeeds with the noise of demonstrations. Otherwise its
             demonstrations have none: those that succeed with noise would be few, and slower.
     """

@@ -1,8 +1,7 @@
 """What all scripted experts share: reading the arms, straight bounded motion, and picking up an object from the side.
 
-An expert keeps no phase. Every step it looks at the true state and decides anew, so that it continues sensibly from
-any state that a policy has made, and its action is a function of the present state, which is what a policy can learn
-from a picture.
+An expert keeps no phase. It decides anew at every step, from the true state. So it continues sensibly from any state
+that a policy has made. Its action is a function of the present state, which a policy can learn from a picture.
 """
 
 from abc import ABC, abstractmethod

@@ -16,7 +16,7 @@ LEFT_END = Grasp(BAR_HALF[2], 2 * BAR_HALF[1], BAR_HALF[0] - GRIP_ALONG, -GRIP_A
 RIGHT_END = Grasp(BAR_HALF[2], 2 * BAR_HALF[1], BAR_HALF[0] - GRIP_ALONG, GRIP_ALONG)
 MEETING_LIFT_M = 0.060
 CARRY_M = 0.030  # lowest height over the table on the way to the pad
-DROP_M = 0.014  # a bar held by its top cannot be taken lower than this, so it is let go here
+DROP_M = 0.014  # lowest place at which a bar held by its top can be taken: it is released here
 RIGHT_SIDE_M = 0.035  # a bar that lies further right than this is the right arm's
 
 

@@ -29,8 +29,8 @@ class PerturbationConfig:
         stall: Share of the segments in which the arms hold still.
         blind: Share of the episodes in which the expert acts on a copy of the scene without errors, while the arms
             here have a constant offset. The hand closes next to the object and the expert goes on without it, as a
-            nearly good policy does. An expert that sees its errors corrects them until it holds the object, and a
-            world model that has only seen such grasps predicts that every grasp holds.
+            nearly good policy does. An expert that sees its errors corrects them until it holds the object. A world
+            model that has only seen such grasps predicts that every grasp holds.
         blind_aim: Range of the standard deviation of that offset, drawn once per episode.
         rough: Share of the episodes with large offsets that change every few ticks, as those of a barely trained
             policy. Without them a world model cannot predict that such a policy fails.

@@ -13,8 +13,8 @@ _LANES_M = 0.098  # distance of the cubes along y, so that an open hand passes b
 
 
 class PickColorEnv(PickPlaceEnv):
-    """One scene and three tasks: the pictures of a seed are the same whichever cube is asked for, so that a policy
-    which does not read the sentence succeeds once in three.
+    """One scene and three tasks that differ in their sentence. The pictures of a seed are equal for all of them. A
+    policy that does not read the sentence succeeds once in three.
 
     Args:
         color: of the cube that belongs in the tray, one of `COLORS`.

@@ -217,7 +217,7 @@ def test_a_gap_is_named_and_not_filled(tmp_path: Path) -> None:
     messages = [entry for entry in one_second(0, 2000) if not (entry[0] == "/joint_states" and 500 < entry[1] < 1200)]
     bag = write_bag(tmp_path / "bag", messages)
     store = EpisodeStore(tmp_path / "store")
-    with pytest.raises(StoreError, match=r"/joint_states has no message within 0.1 s.*raise max_gap_s"):
+    with pytest.raises(StoreError, match=r"/joint_states has no message within 0.1 s.*Raise max_gap_s"):
         import_bag(bag, store, MAPPING)
     assert len(store) == 0
 

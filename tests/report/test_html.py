@@ -359,7 +359,7 @@ def test_what_to_do_next_follows_from_the_figures(run_dir: Path):
         return words[words.index("What to do next") : words.index("The first and the last policy")]
 
     assert "The last round brought 25 points" in advice()
-    assert "A control tells" not in advice(), "there is one"
+    assert "A control shows it" not in advice(), "there is one"
     summary = json.loads((run_dir / "summary.json").read_text())
     summary["evaluations"][2] |= {"successes": 13, "episodes": 20}
     del summary["controls"]
@@ -378,7 +378,7 @@ def test_what_to_do_next_follows_from_the_figures(run_dir: Path):
     assert "Success is at 4 %. Practice learns from successes: more demonstrations or supervised steps first." in few
     assert "budget.demonstrations=80 budget.supervised_steps=3000" in few
     assert "more rounds" not in few
-    assert "A control tells" not in few
+    assert "A control shows it" not in few
     config["task"] = {"demonstrations": "shown"}
     (run_dir / "config.yaml").write_text(json.dumps(config))
     assert "Record demonstrations into shown (vla-rl record)." in advice()

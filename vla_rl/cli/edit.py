@@ -1,4 +1,4 @@
-"""Leave out, trim or relabel logged episodes. The recorded data stays as it is, and every edit can be undone.
+"""Leave out, trim or relabel logged episodes. The recorded data stays unchanged, and every edit can be undone.
 
 DATA is an episode store, a run folder or a LeRobotDataset. Its edits are small files with a log beside the data
 (STORE/edits/, DATASET.edits/), which training, import and export apply. Without a change, the log is printed.

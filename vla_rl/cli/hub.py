@@ -1,8 +1,8 @@
 """Share a policy or episodes through the Hugging Face hub, or through a folder, and get them back.
 
 push takes a run (its newest policy, or with --episodes what it recorded), a policy folder, or an episode store;
-episodes travel as a LeRobotDataset. A place is USER/NAME on the hub, where HF_TOKEN or `hf auth login` says who you
-are, or a folder, ./NAME or an absolute path, which needs no network.
+episodes travel as a LeRobotDataset. A place is USER/NAME on the hub, with your login in HF_TOKEN or by `hf auth login`.
+Or it is a folder, ./NAME or an absolute path, which needs no network.
 
 Example: vla-rl hub push runs/demo ./shared/peg-policy
 """

@@ -1,7 +1,7 @@
 """Say how logged episodes went: shows each one that has no outcome, and asks.
 
-An answer is on the disk before the next question. The episode itself stays as it is: the label is an edit, a small file
-beside it (STORE/edits/ID.json), and every reader of the store sees it in place of the episode's own outcome. `vla-rl
+An answer is on the disk before the next question. The episode itself stays unchanged: the label is an edit, a small
+file beside it (STORE/edits/ID.json). Every reader of the store sees the label instead of the recorded outcome. `vla-rl
 edit` undoes it.
 
 Example: vla-rl label runs/finetune/episodes

@@ -86,8 +86,8 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
     stop like Ctrl-C, see `vla_rl.core.signals`; with ``last`` the process ends after the action.
 
     Returns:
-        the exit code: 0 done, 1 the check that was asked for failed, 2 what a user can mend, 3 a mistake of this
-        program, 130 interrupted, 143 terminated.
+        the exit code: 0 done, 1 a requested check failed, 2 an error that a user can fix, 3 a mistake of this program,
+        130 interrupted, 143 terminated.
     """
     log_to_stderr()
     try:
@@ -104,8 +104,8 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
 
 
 def _need_descriptors() -> None:
-    """Refuse to begin where hardly a file can be opened any more: libraries that run out of descriptors half-way leave
-    objects whose destructors fail in their own words.
+    """Refuse to begin with too few file descriptors. Libraries that run out of them half-way leave objects whose
+    destructors fail in their own words.
 
     Raises:
         OSError: in that case.

@@ -2,7 +2,7 @@
 
 Who drives, --with: expert (the task's own), keyboard, spacemouse, an entry point of vla_rl.takeovers or module:Name. A
 robot, --robot NAME, is driven by its own teleoperator. At the keyboard: arrows and i, k move, g is the gripper, digits
-choose the arm; s ends an attempt as a success, f and r drop it, Enter begins the next one.
+select the arm. s ends an attempt as a success, f and r drop it, Enter begins the next one.
 
 Example: vla-rl record vla_rl/PickPlace-v0 --with keyboard --rerun spawn --episodes 20 --out runs/demonstrations
 """

@@ -1,8 +1,8 @@
 """Tasks: list those that installed packages declare or register, or check one before training on it.
 
-A task is a gymnasium.Env, named by an entry point of vla_rl.tasks, a Gymnasium id, package:Id-v0, or module:Name (a
-class or a function that makes one). `check` plays it at random and at rest, prints what was found, what is assumed and
-what is wrong, and saves a picture of what a policy sees. Exit code 1: it cannot be trained as it is.
+A task is a gymnasium.Env. Its name is an entry point of vla_rl.tasks, a Gymnasium id, package:Id-v0, or module:Name (a
+class or a function that makes one). `check` plays it at random and at rest. It prints detected and assumed properties
+and faults, and saves a picture of what a policy sees. Exit code 1: the task cannot be trained yet.
 
 `list --all` adds the known benchmarks that are not installed, with the command that installs each.
 
@@ -45,8 +45,8 @@ def _list(every: bool) -> int:
     for name, command in found.items():
         print(f"{name}  (not installed: {command})" if command else name)
     print(
-        "Gymnasium's own ids with continuous actions are tasks too (Reacher-v5), and any other: package:Id-v0 of a "
-        "package that registers it, or module:Name, a class or a function",
+        "Gymnasium's own ids with continuous actions are tasks too (Reacher-v5). So are package:Id-v0 of a package "
+        "that registers it, and module:Name, a class or a function",
         file=sys.stderr,
     )
     return 0
@@ -78,5 +78,5 @@ def _check(arguments: argparse.Namespace) -> int:
         save_picture(report.seen, arguments.picture)
         print(f"picture: {arguments.picture}, from left to right: {', '.join(report.seen.images)}")
     warned = "; read the warnings first" if report.warnings else ""
-    print("it cannot be trained as it is" if report.problems else f"it can be trained{warned}")
+    print("it cannot be trained yet" if report.problems else f"it can be trained{warned}")
     return 1 if report.problems else 0

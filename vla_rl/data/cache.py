@@ -98,9 +98,8 @@ class FrameCache:
     """Random access to all steps of a store's episodes.
 
     A frame is the number of a step in the cache, 0 to ``total_frames - 1``. Episodes stand in the order of their ids,
-    whenever they were taken in, so that a cache that was lost and built anew has the same frame numbers. `refresh` may
-    drop or insert episodes and so move frames; frame numbers and arrays obtained before it belong to the cache as it
-    was.
+    whenever they were added. A lost cache that is built anew therefore has the same frame numbers. `refresh` may drop
+    or insert episodes and so move frames; frame numbers and arrays obtained before it belong to the cache as it was.
 
     Attributes:
         episodes: all cached episodes in order.
@@ -271,8 +270,8 @@ class FrameCache:
 def episodes_to_drop(headers: Sequence[EpisodeHeader], config: RetentionConfig) -> set[str]:
     """Return the ids of the oldest rollouts (by policy version, then id) without which the rest fits.
 
-    As more episodes come, the set grows in portions and never depends on when it was asked for, so that a cache that is
-    built anew holds what the lost one held.
+    As more episodes come, the set grows in portions, independent of the time of a request. A cache that is built anew
+    therefore holds the content of the lost one.
 
     Raises:
         StoreError: If the demonstrations alone exceed ``max_frames``.

@@ -35,8 +35,8 @@ _REMEDIES = {
     Defect.LEFTOVER: "remove it",
     Defect.DAMAGED: "move it to quarantine/",
     Defect.SETTINGS: "write it anew",
-    Defect.UNREADABLE: "none: left as it is",
-    Defect.FOREIGN: "none: left as it is",
+    Defect.UNREADABLE: "none: it stays unchanged",
+    Defect.FOREIGN: "none: it stays unchanged",
 }
 
 

@@ -1,8 +1,8 @@
 """Edits of episodes: left out, trimmed or relabeled after the recording. The recorded data never changes.
 
-An edit is a small file of its own in a folder beside the data. It names the digest of the episode as it was recorded,
-so that it is never applied to another one, and holds a log that only grows. Each entry of the log says when, by whom,
-and the old and new values; an undo is an entry, too. The values after the last entry are those that readers apply.
+An edit is a small file of its own in a folder beside the data. It names the digest of the recorded episode, so that it
+is never applied to another one. Its log only grows. Each entry of the log says when, by whom, and the old and new
+values; an undo is an entry, too. The values after the last entry are those that readers apply.
 
 ::
 
@@ -167,7 +167,7 @@ class EditFolder:
         return self.path / f"{self._spelled(name)}.json"
 
     def stamp(self, name: str) -> FileStamp | None:
-        """Return what tells the edit of an episode from another one; None if there is none."""
+        """Return a key that identifies the edit of an episode; None if there is none."""
         with contextlib.suppress(FileNotFoundError):
             return stamp_of_file(self.file(name))
         return None
@@ -195,7 +195,7 @@ class Recording(NamedTuple):
     Attributes:
         digest: Of the recording.
         length: Number of steps.
-        values: What can be changed, as far as it is known.
+        values: The fields that can be changed, where known.
         where: The episode in words, for errors.
     """
 
@@ -242,8 +242,8 @@ class Editable(abc.ABC):
     def edit(self, name: str, **changes: Unpack[Changes]) -> None:
         """Change how readers see an episode: leave it out, trim it, give another outcome or task sentence.
 
-        The recording stays as it is: the edit is a small file of its own beside it, written atomically, with a log of
-        all edits. When this returns, the edit survives a crash.
+        The recording stays unchanged. The edit is a small file beside it, written atomically, with a log of all edits.
+        When this returns, the edit survives a crash.
 
         Args:
             name: Of the episode.

@@ -1,9 +1,9 @@
 """One episode as one immutable Zarr 3 zip file.
 
-Layout, readable by any Zarr 3 library: arrays ``state``, ``action_policy``, ``action_sent``, ``source``,
-``images/CAMERA`` and ``extras/NAME``, all with the steps along the first axis; the header stands in the attributes of
-the root group. The zip's CRC32 guards every member, and the header carries a SHA-256 over all columns and itself, which
-`verify_file` recomputes.
+Any Zarr 3 library can read it. Arrays are ``state``, ``action_policy``, ``action_sent``, ``source``, ``images/CAMERA``
+and ``extras/NAME``, with the steps along the first axis. The header stands in the attributes of the root group. The
+zip's CRC32 guards every member, and the header carries a SHA-256 over all columns and itself, which `verify_file`
+recomputes.
 """
 
 import contextlib
@@ -110,7 +110,7 @@ def read_file_header(file: Path) -> EpisodeHeader:
     """
     with _reading(file):
         with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():  # as they are written: nothing may grow when it is read
+            for member in archive.infolist():  # stored uncompressed: nothing may grow when it is read
                 if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
                     raise ValueError(f"its part {member.filename[:80]!r} is packed")
             attributes = parse_json(archive.read("zarr.json"))["attributes"]
@@ -242,8 +242,8 @@ def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
     """Return every array of an episode, by its path in the file.
 
     Raises:
-        StoreError: for a camera or extra column whose name cannot be stored, and for anything but arrays of booleans,
-            integers or floats (above all for arrays of Python objects, which only pickle could store).
+        StoreError: For a camera or extra column whose name cannot be stored. For anything but arrays of booleans,
+            integers or floats; only pickle could store arrays of Python objects.
     """
     columns: dict[str, NDArray[Any]] = {
         "state": episode.state,

@@ -105,7 +105,7 @@ class Survey:
     """What is known of a source of episodes before they are taken in.
 
     Attributes:
-        headers: Of the episodes that it will become, without digests; empty if only taking them in tells.
+        headers: Headers of the future episodes, without digests; empty if only the import can know.
         outcomes: Where their outcomes come from, in words; empty for episodes that carry their own.
     """
 

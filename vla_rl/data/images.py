@@ -8,7 +8,7 @@ from vla_rl.core.types import Uint8Array
 
 
 def resized(picture: Uint8Array, size: tuple[int, int] | None) -> Uint8Array:
-    """Return a picture [H, W, 3] at the height and width ``size``, averaged; None: as it is."""
+    """Return a picture [H, W, 3] at the height and width ``size``, averaged; None: unchanged."""
     if size is None or picture.shape[:2] == tuple(size):
         return picture
     from PIL import Image

@@ -40,7 +40,7 @@ class ExtraColumn:
         row: Shape of a row of the extra.
         shape: Shape of a row of the column.
         names: As the source declared them; None for a column of our own.
-        success_at_least: The value from which the column tells a success; None if it does not tell the outcome.
+        success_at_least: Value from which the column means a success; None if it holds no outcome.
     """
 
     key: str
@@ -58,7 +58,7 @@ class ExtraColumn:
         return cls(key, dtype, row, (math.prod(row),))
 
     def as_in_source(self, key: str, feature: Feature) -> "ExtraColumn":
-        """Return the column under the name and shape that the source gave it; as it is, if lerobot cannot bear them."""
+        """Return the column under its name and shape in the source; unchanged, if lerobot does not support them."""
         shape, least = tuple(feature["shape"]), feature.get("success_at_least")
         fits = math.prod(shape) == math.prod(self.row) and self.stored_dtype == np.dtype(self.dtype)
         if "image" in key.lower() or not fits:

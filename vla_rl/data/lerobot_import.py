@@ -1,8 +1,8 @@
 """Exchange with LeRobotDataset v3: episodes in from what lerobot has recorded, and out for its tools.
 
-Import reads the files themselves, in whole episodes: it needs neither lerobot's import time nor its way of asking a hub
-for what it does not find. All that can be checked without decoding a picture is checked before the first episode is
-added. What `export_lerobot` wrote comes back bit by bit; only video is lossy.
+The import reads the files themselves, in whole episodes. It needs neither lerobot's import time nor its requests to a
+hub for missing files. All that can be checked without decoding a picture is checked before the first episode is added.
+What `export_lerobot` wrote comes back bit by bit; only video is lossy.
 
 Dependency law: pyarrow, PIL and PyAV are imported where they are used.
 """
@@ -66,7 +66,7 @@ class LeRobotMapping:
         state: the columns that make up the state, one behind the other.
         action: the column of the action that was executed.
         cameras: our camera name -> column; empty: every camera, under the end of its own name.
-        image_size: height and width that the pictures of every camera are scaled to; null: as they are.
+        image_size: height and width that the pictures of every camera are scaled to; null: unchanged.
         units: name of a dimension -> its unit (``rad``, ``deg``, ``m`` ...), since lerobot declares none.
         env_id: of the episodes; empty: ``lerobot/ROBOT_TYPE``.
         episode_prefix: episodes are called PREFIX-000000 and so on; empty: the name of the dataset's folder.
@@ -96,8 +96,8 @@ class LeRobotMapping:
 def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMapping | None = None) -> list[str]:
     """Add the episodes of a LeRobotDataset v3 to a store. What `export_lerobot` wrote becomes what it was.
 
-    A demonstrator's episodes have the origin ``demo``; with a column ``intervention``, or the
-    ``complementary_info.is_intervention`` of lerobot's HIL-SERL, the steps that it marks are a person's, the others a
+    A demonstrator's episodes have the origin ``demo``. A column ``intervention``, or
+    ``complementary_info.is_intervention`` of lerobot's HIL-SERL, marks a person's steps. The others are then a
     policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras; columns that are left
     out (texts, cameras that the mapping does not name) are logged. See `add_new` for episodes that the store has.
 
@@ -214,8 +214,8 @@ class _Reader:
         tasks = files.episodes[index]["tasks"]
         if len(tasks) > 1 and "task" not in self._edits.get(index, {}):
             logger.warning(
-                "episode %d of %s has the tasks %s; all of it is taken as %r, which most of its rows have: split it if "
-                "they are to be told apart",
+                "episode %d of %s has the tasks %s; all of it becomes %r, the task of most rows. "
+                "Split it to keep them apart",
                 *(index, files.folder, list(tasks), episode.task),
             )
         return episode

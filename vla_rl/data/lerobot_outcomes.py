@@ -1,6 +1,6 @@
-"""Finds out which column of a LeRobotDataset tells the outcomes of its episodes, and says so.
+"""Finds the column of a LeRobotDataset that holds the outcomes of its episodes, and reports it.
 
-A column tells an outcome if it holds 0 and 1 only, or if a threshold is named. Any other number is no outcome.
+A column gives an outcome if it holds 0 and 1 only, or if a threshold is named. Any other number is no outcome.
 """
 
 import re
@@ -25,10 +25,10 @@ class Outcomes:
 
     Attributes:
         source: In words, for the user.
-        column: The column that tells them; empty: none does.
+        column: Column of the outcomes; empty: none.
         least: An episode with a row of at least this value succeeded, any other one failed.
         ended: Column that says whether an episode ended; one without success that did not end has no outcome.
-        constant: Outcome of all episodes where no column tells it.
+        constant: Outcome of all episodes without a column of outcomes.
     """
 
     source: str
@@ -65,7 +65,7 @@ def find_outcomes(files: LeRobotFiles, rule: bool | str | None) -> Outcomes:
     if REWARD not in files.features:
         return Outcomes(f"no column: there is neither {SUCCESS} nor {REWARD}")
     values = files.whole(REWARD)
-    remedy = f"if it tells them, set {_OPTION}='{REWARD}>={values.max() if values.any() else 1:g}'"
+    remedy = f"if it holds them, set {_OPTION}='{REWARD}>={values.max() if values.any() else 1:g}'"
     if (other := _no_outcome(values)) is not None:
         return Outcomes(f"no column: {REWARD} holds {other:g}; {remedy}")
     if not values.any():

@@ -1,6 +1,6 @@
 """Compares the clocks of a LeRobotDataset: its rate, the stamps of its rows, the times of its video frames.
 
-A picture belongs to the row whose stamp is its time, as in lerobot. No record is trusted alone: where two of them
+A picture belongs to the row whose stamp is its time, as in lerobot. No record is trusted alone. Where two of them
 differ by more than a quarter of a step, another picture or another speed could be meant.
 """
 
@@ -45,14 +45,14 @@ def check_stamps(stamps: Float64Array, fps: float, where: str) -> None:
     if len(jumps) and not off_rate:
         row = int(jumps[0])
         raise StoreError(
-            f"{where}: timestamp goes from {stamps[row]:.3f} s in row {row} to {stamps[row + 1]:.3f} s in the next, "
-            f"expected a step of {1 / fps:.3f} s; rows are missing or out of order"
+            f"{where}: timestamp goes from {stamps[row]:.3f} s in row {row} to {stamps[row + 1]:.3f} s; "
+            f"expected a step of {1 / fps:.3f} s. Rows are missing or out of order: record or export them anew"
         )
     if off_rate or abs(steps.mean() - 1) > _OFF_RATE + _WITHIN / len(steps):
         step_s = float(np.median(steps)) / fps
         raise StoreError(
-            f"{where}: timestamp rises by {step_s:.4g} s a row ({1 / step_s if step_s else np.inf:.4g} a second), "
-            f"meta/info.json has fps {fps:g}; actions would play at another speed. Correct the wrong one of the two"
+            f"{where}: timestamp rises by {step_s:.4g} s a row ({1 / step_s if step_s else np.inf:.4g} a second); "
+            f"meta/info.json has fps {fps:g}. Actions would play at another speed: correct the wrong one of the two"
         )
 
 
@@ -66,8 +66,8 @@ def check_frames(found: Float64Array, expected: Float64Array, fps: float, where:
     if off.any():
         row = int(np.argmax(off))
         raise StoreError(
-            f"{where}: row {row} belongs to {expected[row]:.4f} s of the video, the frame is at {found[row]:.4f} s; "
-            "correct from_timestamp in meta/episodes, or encode the video anew"
+            f"{where}: row {row} belongs to {expected[row]:.4f} s of the video; the frame is at {found[row]:.4f} s. "
+            "Correct from_timestamp in meta/episodes, or encode the video anew"
         )
 
 
@@ -88,7 +88,7 @@ def video_errors(
         camera: Dataset and column, for the errors.
 
     Returns:
-        Episode -> what differs. Where frames are lost or left over without a trace in their times, every episode of
+        Episode -> what differs. Frames may be lost or left over without a trace in their times. Then every episode of
         the file is named, since the pictures of any of them may belong to other rows.
     """
     errors: dict[int, StoreError] = {}
@@ -124,7 +124,7 @@ def _check_episode(times: Float64Array, span: VideoSpan, stamps: Float64Array, f
     if abs(declared - len(stamps)) > 0.5:
         raise StoreError(
             f"{where}: {span.file} has {declared:.4g} frames from {span.start_s:.3f} s (from_timestamp) to "
-            f"{span.end_s:.3f} s (to_timestamp), the table has {len(stamps)} rows; encode the video anew"
+            f"{span.end_s:.3f} s (to_timestamp); the table has {len(stamps)} rows. Encode the video anew"
         )
     first, last = np.searchsorted(times, np.array([span.start_s, span.end_s]) - 0.5 / fps)
     both = min(last - first, len(stamps))

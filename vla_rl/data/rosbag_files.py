@@ -1,7 +1,7 @@
 """Reads the messages of a ROS 2 bag (mcap and sqlite3): numbers and pictures, without ROS.
 
-Safety law: nothing that a bag carries is executed. Message types are the common ones of ROS 2; the definitions that a
-bag brings along, which would have to be turned into code, are not used.
+Safety law: nothing that a bag carries is executed. Message types are the common ones of ROS 2. Definitions inside a bag
+would have to be turned into code, so they are not used.
 
 Dependency law: rosbags and PIL are imported where they are used.
 """

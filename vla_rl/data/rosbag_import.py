@@ -49,8 +49,8 @@ class BagMapping:
         control_hz: 20
         task: put the peg into the socket
 
-    A topic is written ``/topic`` or ``/topic#field.of.message``. Without a field, a JointState gives its positions and
-    other messages all their numbers, one behind the other (a pose: x y z, then the quaternion x y z w).
+    A topic is written ``/topic`` or ``/topic#field.of.message``. Without a field, a JointState gives its positions.
+    Other messages give all their numbers, concatenated (a pose: x y z, then the quaternion x y z w).
 
     Messages that carry names (JointState, JointTrajectory, MultiDOFJointState ...) are matched by name, message for
     message, and the names become those of the episode's dimensions. Messages of one topic that carry different joints
@@ -70,7 +70,7 @@ class BagMapping:
         control_hz: ticks per second.
         max_gap_s: the farthest that a message may be from its tick, and a stamp behind an earlier one.
         header_stamps: header stamps are capture times; false: the times of recording are.
-        image_size: height and width that pictures are scaled to; null: as they are.
+        image_size: height and width that pictures are scaled to; null: unchanged.
         task: the task sentence.
         env_id: of the episodes.
         episode_prefix: episodes are called PREFIX-000000 and so on; empty: the name of the bag.
@@ -115,8 +115,8 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
 
     Raises:
         StoreError: For a bag that cannot be read, lacks messages, has a gap or a frozen camera, or holds no episode.
-        UserError: For a topic that the bag does not have, a message of another kind than its place needs, joints that
-            are missing or doubled, or clocks that differ.
+        UserError: For a topic that the bag does not have, or a message of the wrong kind. For joints that are missing
+            or doubled, or clocks that differ.
     """
     with BagReader(Path(bag)) as opened:
         source = _read_topics(opened, mapping)
@@ -132,7 +132,7 @@ class _Bag:
     Attributes:
         cameras: By our camera name.
         vectors: ``state`` and ``action`` -> streams that make it up.
-        dimensions: The same -> names and units of its numbers.
+        dimensions: ``state`` and ``action`` -> names and units of its numbers.
         marks: ``intervention``, ``success`` and ``episode`` -> 0 and 1, where the mapping names a topic.
         picture_sizes: Camera topic -> shape of its first picture.
     """
@@ -323,8 +323,8 @@ def _pick(bag: _Bag, stream: Stream, ticks_ns: Int64Array) -> Int64Array:
         whole = " with every joint" if isinstance(stream, NumberStream) and stream.joints else ""
         raise StoreError(
             f"{bag.path}: {stream.topic} has no message within {bag.mapping.max_gap_s} s of "
-            f"{ticks_ns[worst] / 1e9:.3f} s (the nearest{whole} is {gap_s[worst]:.3f} s away); raise max_gap_s, or "
-            "mark the episodes around the gap"
+            f"{ticks_ns[worst] / 1e9:.3f} s (the nearest{whole} is {gap_s[worst]:.3f} s away). Raise max_gap_s, "
+            "or mark the episodes around the gap"
         )
     return index
 

@@ -281,12 +281,12 @@ def _columns(where: str, kinds: Sequence[Sequence[Place]], taken: Sequence[str])
 
 
 def _refuse_doubled(where: str, kinds: Sequence[tuple[str, ...]], taken: Sequence[str]) -> None:
-    """Refuse joints that two kinds of message have: they are two drivers, and nothing tells which one is right."""
+    """Refuse joints that two kinds of message have: they are two drivers, and either may be right."""
     for one, other in combinations({frozenset(names).intersection(taken) for names in kinds}, 2):
         if shared := sorted(one & other):
             raise UserError(
-                f"{where} has the joint {shared[0]!r} in messages of {sorted(one)} and of {sorted(other)}. Expected is "
-                "one driver per joint; record the topics of the drivers apart, or name the `joints` that do not overlap"
+                f"{where} has the joint {shared[0]!r} in messages of {sorted(one)} and of {sorted(other)}; expected is "
+                "one driver per joint. Record the drivers' topics apart, or name `joints` that do not overlap"
             )
 
 

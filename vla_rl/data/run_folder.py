@@ -1,9 +1,10 @@
 """A run folder: all that a run leaves, and all that ``--resume RUN_DIR`` needs.
 
-``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/``, ``policies/version_0000/`` (what
-collectors and robots load), ``evaluation/`` (a store of the evaluation episodes), ``traces/``, ``metrics.jsonl``,
-``summary.json`` and ``report.html``; where branches were filmed, ``branches.mp4``. ``cache/`` can be deleted at any
-time; ``ahead/`` holds episodes of rounds that are not learnt from yet (``budget.staleness``).
+It holds ``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/`` and ``policies/version_0000/``
+(what collectors and robots load). It also holds ``evaluation/`` (a store of the evaluation episodes), ``traces/``,
+``metrics.jsonl``, ``summary.json`` and ``report.html``. ``branches.mp4`` is there where branches were filmed.
+``cache/`` can be deleted at any time; ``ahead/`` holds episodes of rounds that are not learnt from yet
+(``budget.staleness``).
 """
 
 import errno
@@ -94,8 +95,8 @@ class RunFolder:
         raw = read_yaml(run.config_file)
         if is_finetuning(raw) and not hasattr(config_class, "data"):
             raise ConfigError(
-                "this is a run of vla-rl finetune, which has no task to play: go on with "
-                "`vla-rl finetune --resume RUN`, or play its policy, `vla-rl rollout RUN --robot sim`"
+                "this is a run of vla-rl finetune; it has no task to play. "
+                "Continue it by `vla-rl finetune --resume RUN`, or play its policy by `vla-rl rollout RUN --robot sim`"
             )
         return run, config_from_dict(config_class, raw, where=str(run.config_file))
 

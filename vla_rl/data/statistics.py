@@ -70,8 +70,8 @@ def data_statistics(cache: FrameCache, discrete_dims: Sequence[int]) -> Statisti
 
 
 def scale_notes(cache: FrameCache, statistics: Statistics) -> list[str]:
-    """Return sentences on the dimensions whose scale is a floor, and on those that the data in the cache takes beyond
-    the limit of a network's inputs.
+    """Return sentences on dimensions whose scale is a floor, and on those that go beyond the limit of a network's
+    inputs in the cache.
     """
     found = []
     columns = zip(("state", "action"), (cache.state, cache.action), _lacking(cache), _dimensions(cache), strict=True)

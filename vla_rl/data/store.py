@@ -1,7 +1,7 @@
 """The episode store: a folder that collectors add episodes to while learners, world models and reports read it.
 
 Dependency and threading law: numpy and numcodecs only. Any number of processes and threads of a machine may add and
-read at the same time: an episode appears by the creation of its final name, after its bytes are on the disk, and never
+read at the same time. An episode appears by the creation of its final name, after its bytes are on the disk. It never
 changes afterwards. No index has to be kept in step with the files: the folder listing is the index.
 
 ::

@@ -56,7 +56,7 @@ def _of_success(run: Run, failures: int) -> Iterator[tuple[str, str]]:
         yield words, f"vla-rl eval {path} --parts\nvla-rl report {path}"
     if all(control.control in PARTS for control in run.controls) and last.round and last.rate > _HARDLY:
         control = f"{path}-control"
-        words = "Would as many gradient steps on the demonstrations alone have done the same? A control tells."
+        words = "Would as many gradient steps on the demonstrations alone have done the same? A control shows it."
         command = f"{again} algorithm=sft budget.episodes_per_round=0 --out {control}"
         yield words, f"{command}\nvla-rl report {path} --compare {control}"
 

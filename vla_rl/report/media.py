@@ -102,8 +102,8 @@ def render_video(frames: NDArray[np.uint8], hz: float) -> bytes:
     import av
 
     buffer = io.BytesIO()
-    # The same frames give the same bytes: one thread, no date in the file, no frames predicted from later ones, and
-    # no look ahead, for which x264 reads memory that it has not written.
+    # The same frames give the same bytes. One thread, no date in the file, and no frames predicted from later ones. No
+    # look-ahead: x264 would read memory that it has not written.
     with av.open(buffer, "w", format="mp4", options={"fflags": "+bitexact"}) as container:
         options = {"crf": "27", "preset": "veryfast", "g": "8", "bf": "0", "threads": "1"}
         options["x264-params"] = "weightp=0:rc-lookahead=0:mbtree=0:scenecut=0"

@@ -158,7 +158,7 @@ class Run:
     Attributes:
         path: The run folder.
         config_text: The resolved config as YAML; empty if missing.
-        config: The same as data; empty if it is damaged.
+        config: The resolved config as data; empty if it is damaged.
         summary: summary.json; empty if missing.
         evaluations: Evaluations of the run's own policies by round, then of the controls.
         stages: (name, wall-clock seconds) of every stage that ran.
@@ -259,7 +259,7 @@ def read_run(run_dir: Path) -> Run:
 
 
 def headline(run: Run) -> str:
-    """Return the result of a run in one sentence, as far as it is known."""
+    """Return the result of a run so far in one sentence."""
     if not run.policies:
         return "No policy has been evaluated yet."
     first, last = run.policies[0], run.policies[-1]

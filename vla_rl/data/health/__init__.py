@@ -16,7 +16,7 @@ from vla_rl.data.health.vectors import check_lags, check_vectors
 
 SHORTEST_EPISODE = 3  # steps
 LARGEST_RATE_ERROR = 0.1  # of the control rate
-FEWEST_STAMPS = 6  # that tell a rate
+FEWEST_STAMPS = 6  # needed to estimate a rate
 
 __all__ = ["HealthFinding", "HealthReport", "check_episodes"]
 

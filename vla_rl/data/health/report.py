@@ -45,7 +45,7 @@ class HealthFinding:
 def problem(
     check: str, episodes: Iterable[Episode], detail: str, remedy: str, evidence: Sequence[Evidence] = ()
 ) -> HealthFinding:
-    """Return a finding about episodes that must not be trained on as they are."""
+    """Return a finding about episodes that must not be trained on unchanged."""
     return HealthFinding(check, "problem", tuple(each.episode_id for each in episodes), detail, remedy, tuple(evidence))
 
 

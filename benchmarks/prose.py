@@ -37,7 +37,7 @@ HOUSE_WORDS = {
 }
 _HOUSE = re.compile("|".join(rf"(?P<h{i}>\b(?:{words})\b)" for i, words in enumerate(HOUSE_WORDS)), re.IGNORECASE)
 _ENTRY = re.compile(r"^ {4}[*`\w][\w*`, .\[\]]*(?: \([^)]*\))?: ")
-_END = re.compile(r"(?<=[.!?])[\"')*]*(?<!e\.g\.)(?<!i\.e\.)(?<!al\.)(?<!vs\.)(?<!cf\.)\s+")
+_END = re.compile(r"(?<=[.!?])[\"')*]*(?<!e\.g\.)(?<!i\.e\.)(?<!\bal\.)(?<!vs\.)(?<!cf\.)\s+")
 _READ = ("page", "summary", "docstring")  # what is counted
 _SKIPPED = re.compile(r"^```.*?^ *```$|<!--(.*?)-->\n.*?<!-- end of \S+ -->|<!--.*?-->", re.DOTALL | re.MULTILINE)
 
@@ -132,7 +132,8 @@ def passages(name: str) -> Iterator[Passage]:
     elif name.endswith(".py"):
         yield from python(text)
     else:
-        yield Passage(1, "comment", "\n".join(re.findall(r"(?:^|\s)# ?(.*)", text, re.MULTILINE)))
+        for match in re.finditer(r"(?:^ *#.*\n)+|(?<= )#.*", text, re.MULTILINE):
+            yield Passage(text[: match.start()].count("\n") + 1, "comment", re.sub(r"^ *# ?", "", match[0], flags=re.M))
 
 
 def findings(name: str) -> Iterator[str]:

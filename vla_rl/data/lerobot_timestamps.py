@@ -46,7 +46,7 @@ def check_stamps(stamps: Float64Array, fps: float, where: str) -> None:
         row = int(jumps[0])
         raise StoreError(
             f"{where}: timestamp goes from {stamps[row]:.3f} s in row {row} to {stamps[row + 1]:.3f} s; "
-            f"expected a step of {1 / fps:.3f} s. Rows are missing or out of order: record or export them anew"
+            f"expected a step of {1 / fps:.3f} s. Some rows are missing or out of order: record or export them anew"
         )
     if off_rate or abs(steps.mean() - 1) > _OFF_RATE + _WITHIN / len(steps):
         step_s = float(np.median(steps)) / fps

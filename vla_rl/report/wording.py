@@ -6,8 +6,8 @@ P_VALUE = (
 )
 GLOSSARY = {
     "advantage": "how much better the steps after an action went than the critic had expected before it",
-    "advantage gate": "a factor from 0 to 2 on what the policy imitates. It is near 0 where an action was worse than usual, "
-    "near 2 where it was better. It is not the safety gate before the motors",
+    "advantage gate": "a factor from 0 to 2 on what the policy imitates. It is near 0 where an action was worse than "
+    "usual, near 2 where it was better. It is not the safety gate before the motors",
     "action chunk": "the actions of the next second or so, planned at once from one observation",
     "brier score": "the mean squared distance between a forecast and what happened; 0 is perfect, 0.25 is a coin",
     "calibration error": "how far, on average, the predicted chance of success is from the share that succeeded",

@@ -124,7 +124,7 @@ def test_ticks_of_other_clients_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     ("frame", "error"),
     [
         ("text", "text frame"),
-        (b"noise", "no message of openpi"),
+        (b"noise", "no message of a policy server"),
         (pack({}), "no array 'observation/front'"),
         (pack(message() | {"observation/state": np.zeros(4, np.float32)}), "the state is [4]"),
         (pack(message() | {"observation/state": np.full(3, np.nan)}), "finite"),

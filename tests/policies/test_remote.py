@@ -1,6 +1,7 @@
 """Policies on a server: the wire, the same chunks as in process, and every fault of a server as one clear error."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -156,7 +157,7 @@ class TestRemotePolicy:
             seen = make_observation()
             faults += [kind] * (2 if kind in LOSES_CONNECTION else 1)
             began_s = time.monotonic()
-            with pytest.raises(UserError, match=r"openpi://|message of openpi"):
+            with pytest.raises(UserError, match=r"openpi://|message of a policy server"):
                 remote.infer(seen)
             assert time.monotonic() - began_s < 1.3
             faults.clear()
@@ -172,7 +173,7 @@ class TestRemotePolicy:
     def test_a_server_that_declares_nothing_needs_an_interface(
         self, tmp_path: Path, connect: Callable[[str], Any]
     ) -> None:
-        keys = Keys({"front": "images.a", "top": "images.b"}, {"arm": 2, "gripper": 1}, "text", channels_first=True)
+        keys = Keys({"front": "images > a", "top": "images > b"}, {"arm": 2, "gripper": 1}, "text", channels_first=True)
         interface = replace(INTERFACE, keys=keys)
         file = tmp_path / "robot.yaml"
         file.write_text(to_yaml({**config_to_dict(interface), "horizon": 0}))
@@ -211,6 +212,12 @@ class TestRemotePolicy:
     def test_a_wrong_address_says_what_to_do(self, url: str, error: str) -> None:
         with pytest.raises(UserError, match=error):
             load_policy(url)
+
+    def test_without_the_extra_the_error_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delitem(sys.modules, "vla_rl.policies.remote.openpi", raising=False)
+        monkeypatch.setitem(sys.modules, "websockets.sync.client", None)
+        with pytest.raises(UserError, match=r"install vla-rl\[serve\]"):
+            load_policy("openpi://gpu:8000")
 
     @pytest.mark.parametrize("name", ["libero", "droid", "aloha"])
     def test_the_interfaces_of_openpis_examples_are_theirs(self, name: str) -> None:

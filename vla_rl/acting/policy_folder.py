@@ -82,9 +82,10 @@ def load_named(name: str) -> BasePolicy:
     if "://" in name:
         try:
             from vla_rl.policies.remote import connect
+
+            return connect(name)
         except ModuleNotFoundError as error:
             raise UserError(f"{name} needs the package {error.name!r}; install vla-rl[serve]") from error
-        return connect(name)
     policy = find("policies", name)()
     if not isinstance(policy, BasePolicy) or not isinstance(policy.spec, PolicySpec):
         raise UserError(f"{name} makes a {type(policy).__name__}, which lacks reset, infer, version, spec or horizon")

@@ -52,7 +52,7 @@ EXTRAS = {
     "viz": ("rerun",),
     "scale": ("ray",),
     "sign": ("cryptography",),
-    "serve": ("websockets",),
+    "serve": ("websockets", "zmq"),
 }
 
 

@@ -17,8 +17,9 @@ def connect(url: str) -> RemotePolicy:
     """Connect to a policy server and plan one chunk, so that what does not fit is found before anything moves.
 
     Args:
-        url: ``openpi://HOST:PORT``. After a ``?``, ``interface=NAME_OR_FILE`` describes the policy of a server that
-            does not, and ``timeout_s=2`` is the longest wait for a chunk.
+        url: ``openpi://HOST:PORT``, or ``groot://HOST:PORT`` for a server of GR00T. After a ``?``,
+            ``interface=NAME_OR_FILE`` describes the policy of a server that does not, and ``timeout_s=2`` is the
+            longest wait for a chunk.
 
     Returns:
         The policy, with its interface complete.
@@ -28,8 +29,8 @@ def connect(url: str) -> RemotePolicy:
         RemoteError: If there is no server, or its policy does not fit the interface.
     """
     parts, options = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
-    if parts.scheme not in ("openpi", "openpis") or not parts.hostname:
-        raise UserError(f"{url!r} names no policy server; expected openpi://HOST:PORT")
+    if parts.scheme not in ("openpi", "openpis", "groot") or not parts.hostname:
+        raise UserError(f"{url!r} names no policy server; expected openpi://HOST:PORT or groot://HOST:PORT")
     if unknown := next((name for name in options if name not in _OPTIONS), None):
         raise UserError(f"{url}: there is no option {unknown!r}.{did_you_mean(unknown, _OPTIONS)}")
     try:
@@ -40,9 +41,7 @@ def connect(url: str) -> RemotePolicy:
     if not 0 < timeout_s <= 3600:
         raise UserError(f"{url}: timeout_s is {timeout_s:g}; expected is a number of seconds in (0, 3600]")
     interface = RemoteInterface.read(options["interface"]) if "interface" in options else None
-    from vla_rl.policies.remote.openpi import OpenpiPolicy
-
-    policy = OpenpiPolicy(url, interface, timeout_s)
+    policy = _client(parts.scheme)(url, interface, timeout_s)
     try:
         chunk = policy.infer(_blank(policy.interface))
     except BaseException:
@@ -51,6 +50,16 @@ def connect(url: str) -> RemotePolicy:
     policy.timings.clear()  # the first chunk is warm-up
     policy.interface = replace(policy.interface, horizon=policy.horizon or len(chunk.actions))
     return policy
+
+
+def _client(scheme: str) -> type[RemotePolicy]:
+    if scheme == "groot":
+        from vla_rl.policies.remote.groot import GrootPolicy
+
+        return GrootPolicy
+    from vla_rl.policies.remote.openpi import OpenpiPolicy
+
+    return OpenpiPolicy
 
 
 def _blank(interface: RemoteInterface) -> Observation:

@@ -27,18 +27,20 @@ _MOST_PIXELS = 256 * 2**20
 
 @dataclass(frozen=True)
 class Keys:
-    """Where a message holds an observation. A dot in a key leads into a nested mapping.
+    """Where a message holds an observation. ``a > b`` is the key ``b`` of a mapping under ``a``.
 
     Attributes:
         cameras: Camera -> key of its image.
         state: Key -> number of its values; together, in this order, they are the state.
         prompt: Key of the task sentence.
+        actions: Keys of the parts of an action, for GR00T; together, in this order, they are an action.
         channels_first: Whether images travel as [3, H, W] instead of [H, W, 3].
     """
 
     cameras: dict[str, str] = field(default_factory=dict)
     state: dict[str, int] = field(default_factory=lambda: {"observation/state": 0})
     prompt: str = "prompt"
+    actions: tuple[str, ...] = ()
     channels_first: bool = False
 
 
@@ -146,7 +148,7 @@ class RemoteInterface:
 
 
 def _put(message: dict[str, Any], key: str, value: Any) -> None:
-    *path, last = key.split(".")
+    *path, last = key.split(" > ")
     for step in path:
         message = message.setdefault(step, {})
     message[last] = value
@@ -154,7 +156,7 @@ def _put(message: dict[str, Any], key: str, value: Any) -> None:
 
 def _get(message: Mapping[str, Any], key: str, default: Any = None) -> Any:
     found: Any = message
-    for step in key.split("."):
+    for step in key.split(" > "):
         found = found.get(step, default) if isinstance(found, Mapping) else default
     return found
 

@@ -15,15 +15,14 @@ from websockets.sync.client import ClientConnection, connect
 from vla_rl.core.errors import one_line
 from vla_rl.core.types import Observation
 from vla_rl.policies.remote.interface import RemoteInterface
-from vla_rl.policies.remote.policy import FIRST_ANSWER_S, OURS, RemoteError, RemotePolicy
+from vla_rl.policies.remote.policy import FIRST_ANSWER_S, LARGEST_ANSWER, OURS, RemoteError, RemotePolicy
 from vla_rl.policies.remote.wire import pack, unpack
 
-_LARGEST_ANSWER = 16 * 2**20  # bytes
 _CLOSING_S = 0.2
 
 
 class OpenpiPolicy(RemotePolicy):
-    """Ask a server over openpi's wire, see `RemotePolicy`. The URL is ``openpi://HOST:PORT``, or ``openpis://`` for TLS."""
+    """Ask a server over openpi's wire, see `RemotePolicy`. The URL is ``openpi://HOST:PORT``; ``openpis://`` is TLS."""
 
     _connection: ClientConnection | None = None
     _is_ours = False
@@ -42,7 +41,7 @@ class OpenpiPolicy(RemotePolicy):
         address = self.url.partition("?")[0].replace("openpi", "ws", 1)
         headers = {"Authorization": f"Api-Key {self._token}"} if self._token else None
         waits = min(self._timeout_s, FIRST_ANSWER_S) if self._answered else FIRST_ANSWER_S
-        limits: dict[str, Any] = {"max_size": _LARGEST_ANSWER, "compression": None, "proxy": None}
+        limits: dict[str, Any] = {"max_size": LARGEST_ANSWER, "compression": None, "proxy": None}
         try:
             opened = connect(
                 address, open_timeout=waits, close_timeout=_CLOSING_S, additional_headers=headers, **limits

@@ -25,6 +25,8 @@ FIRST_ANSWER_S = 60.0
 """Time for the connection and for the first chunk, which a server may compile for."""
 OURS = "vla_rl"
 """Key of what our clients and our server add to openpi's messages."""
+LARGEST_ANSWER = 16 * 2**20
+"""Largest message of a server, bytes."""
 _REMEMBERED = 1000
 
 
@@ -62,11 +64,15 @@ class RemotePolicy(ABC):
         self.timings: deque[Timing] = deque(maxlen=_REMEMBERED)
         self._answered = False
         self._seed = self._episode = self._chunk_id = 0
-        found = self._open(interface)
-        if found is None:
-            raise RemoteError(
-                f"{url} does not say what its policy reads; name its interface: {url}?interface=libero, or a YAML file"
-            )
+        try:
+            found = self._open(interface)
+            if found is None:
+                raise RemoteError(
+                    f"{url} does not describe its policy; name its interface: {url}?interface=libero, or a YAML file"
+                )
+        except BaseException:
+            self.close()
+            raise
         self.interface = found
         self.version = found.version
 

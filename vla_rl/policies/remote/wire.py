@@ -5,6 +5,7 @@ in it.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -23,8 +24,7 @@ class WireError(UserError):
 
 def pack(message: dict[str, Any]) -> bytes:
     """Return a message as bytes; its values are plain data and numpy arrays of numbers."""
-    data: bytes = msgpack.packb(message, default=_packed)
-    return data
+    return encode(message, _packed)
 
 
 def unpack(data: bytes) -> dict[str, Any]:
@@ -43,14 +43,54 @@ def unpack(data: bytes) -> dict[str, Any]:
         >>> unpack(pack({"actions": np.zeros((2, 3), np.float32)}))["actions"].shape
         (2, 3)
     """
-    limits = {"max_array_len": _MOST_ITEMS, "max_map_len": _MOST_ITEMS, "max_ext_len": 0}
-    try:
-        message = msgpack.unpackb(data, object_hook=_unpacked, **limits)
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError) as error:
-        raise WireError(f"{len(data)} bytes are no message of openpi: {one_line(error, 120)}") from error
+    message = decode(data, _unpacked)
     if not isinstance(message, dict):
         raise WireError(f"a message of openpi is a mapping; found a {type(message).__name__}")
     return message
+
+
+def encode(message: Any, packed: Callable[[Any], Any]) -> bytes:
+    """Return plain data as msgpack; ``packed`` turns each array into plain data."""
+    data: bytes = msgpack.packb(message, default=packed)
+    return data
+
+
+def decode(data: bytes, unpacked: Callable[[dict[Any, Any]], Any]) -> Any:
+    """Return plain data from msgpack, within limits; ``unpacked`` turns each mapping into an array where it is one.
+
+    Raises:
+        WireError: If the bytes are no msgpack, or ``unpacked`` raises an error.
+    """
+    limits = {"max_array_len": _MOST_ITEMS, "max_map_len": _MOST_ITEMS, "max_ext_len": 0}
+    try:
+        return msgpack.unpackb(data, object_hook=unpacked, **limits)
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError) as error:
+        raise WireError(f"{len(data)} bytes are no message of a policy server: {one_line(error, 120)}") from error
+
+
+def array_of(data: Any, name: Any, shape: Any) -> np.ndarray:
+    """Return a read-only view of bytes as an array of numbers.
+
+    Args:
+        data: Its bytes.
+        name: Of the type, such as ``<f4``.
+        shape: List of lengths.
+
+    Raises:
+        ValueError: If the three do not fit each other.
+    """
+    if not isinstance(name, str) or not _DTYPE.fullmatch(name):
+        raise ValueError(f"arrays of {name!r} are not allowed")
+    if not isinstance(shape, list) or not isinstance(data, bytes) or len(shape) > _MOST_DIMS:
+        raise ValueError("an array has no bytes or no shape")
+    size = np.dtype(name).itemsize
+    for length in shape:
+        if type(length) is not int or length < 0:
+            raise ValueError(f"an array has the shape {shape}")
+        size *= length
+    if size != len(data):
+        raise ValueError(f"an array of shape {shape} and type {name} has {len(data)} bytes")
+    return np.frombuffer(data, np.dtype(name)).reshape(shape)
 
 
 def _packed(value: Any) -> dict[bytes, Any]:
@@ -62,24 +102,11 @@ def _packed(value: Any) -> dict[bytes, Any]:
 
 
 def _unpacked(found: dict[Any, Any]) -> Any:
-    if b"__ndarray__" not in found and b"__npgeneric__" not in found:
+    if b"__ndarray__" in found:
+        return array_of(found[b"data"], found[b"dtype"], found[b"shape"])
+    if b"__npgeneric__" not in found:
         return found
-    name, data = found[b"dtype"], found[b"data"]
-    if not isinstance(name, str) or not _DTYPE.fullmatch(name):
-        raise ValueError(f"arrays of {name!r} are not allowed")
-    dtype = np.dtype(name)
-    if b"__npgeneric__" in found:
-        if not isinstance(data, bool | int | float):
-            raise ValueError(f"a number is a {type(data).__name__}")
-        return dtype.type(data)
-    shape = found[b"shape"]
-    if not isinstance(shape, list) or not isinstance(data, bytes) or len(shape) > _MOST_DIMS:
-        raise ValueError("an array has no bytes or no shape")
-    size = dtype.itemsize
-    for length in shape:
-        if type(length) is not int or length < 0:
-            raise ValueError(f"an array has the shape {shape}")
-        size *= length
-    if size != len(data):
-        raise ValueError(f"an array of shape {shape} and type {name} has {len(data)} bytes")
-    return np.frombuffer(data, dtype).reshape(shape)
+    name, value = found[b"dtype"], found[b"data"]
+    if not isinstance(name, str) or not _DTYPE.fullmatch(name) or not isinstance(value, bool | int | float):
+        raise ValueError(f"a number is a {type(value).__name__} of type {name!r}")
+    return np.dtype(name).type(value)

@@ -75,7 +75,7 @@ class Description:
         self.limits = tuple(self._limits_of(*pair) for pair in zip(joints, self._units, strict=True))
 
     def tighten(self, limits: RobotLimits) -> RobotLimits:
-        """The limits, the empty ones filled with the description's. Steps (``delta_dims``) are left alone.
+        """Return the limits, with empty ones filled from the description. Steps (``delta_dims``) stay unchanged.
 
         Raises:
             ConfigError: for a limit that is wider than the description's, naming joint and numbers, or that neither of
@@ -96,7 +96,7 @@ class Description:
         return Kinematics(self._xml(with_shapes=limits.self_distance > 0), self.joints, self._units, limits)
 
     def words(self) -> str:
-        """What of it holds the robot, for the list that is read before it moves."""
+        """Describe the limits that hold the robot, for the list before it moves."""
         found = [f"{sum(map(bool, self.joints))} of {len(self.joints)} dimensions"]
         if self.kinematics is None:
             return found[0]
@@ -147,7 +147,7 @@ class Description:
         return given or tuple(map(float, described))
 
     def _xml(self, with_shapes: bool) -> str:
-        """The URDF as MuJoCo takes it: meshes found, or no shapes at all."""
+        """Return the URDF as MuJoCo takes it: meshes found, or no shapes at all."""
         robot = ElementTree.fromstring(ElementTree.tostring(self._root))
         for own in robot.findall("mujoco"):
             robot.remove(own)
@@ -165,7 +165,7 @@ class Description:
         return ElementTree.tostring(robot, encoding="unicode")
 
     def _mesh(self, name: str, link: str) -> Path:
-        """Where a collision mesh lies."""
+        """Return where a collision mesh lies."""
         path = self._folder / name.removeprefix("file://")
         if name.startswith("package://"):
             package, _, inside = name.removeprefix("package://").partition("/")
@@ -226,7 +226,7 @@ def make_gate(
 
 
 def _number(element: Any, attribute: str, default: float | None = None) -> float | None:
-    """A finite attribute, or the default of an element that is there; None where there is none.
+    """Return a finite attribute, or the default of an element that is there; None where there is none.
 
     Raises:
         UserError: for a text that is no number.

@@ -115,7 +115,7 @@ class LoopStatistics(Subscriber):
         return recent
 
     def reason_counts(self) -> dict[Reason, int]:
-        """How many steps the gate changed for each reason."""
+        """Return how many steps the gate changed for each reason."""
         counts: Counter[Reason] = Counter()
         for flags, steps in self.reasons.items():
             for reason in Reason(flags):
@@ -209,7 +209,7 @@ class _LinesAbove(logging.Handler):
 
 
 def panel(statistics: LoopStatistics, title: str, control_hz: float) -> list[str]:
-    """The lines of the panel, without colors."""
+    """Return the lines of the panel, without colors."""
     step = statistics.last
     if step is None:
         return [f"{title}: no step yet"]

@@ -43,29 +43,29 @@ class Disturbance:
         return position
 
     def effort(self, dim: int, effort: float) -> float:
-        """The effort of a joint."""
+        """Return the effort of a joint."""
         del dim
         return effort
 
     def stamp_ns(self, stamp_ns: int) -> int:
-        """The capture time of a reading."""
+        """Return the capture time of a reading."""
         return stamp_ns
 
     def clock_ns(self, now_ns: int) -> int | None:
-        """The robot's time; None for none."""
+        """Return the robot's time; None for none."""
         return now_ns
 
     def loses_message(self) -> bool:
-        """Whether the next message is lost on its way."""
+        """Return whether the next message is lost on its way."""
         return False
 
     def state(self, state: Float32Array) -> Float32Array | None:
-        """Positions of all joints, float32 [S]; None if any is missing."""
+        """Return positions of all joints, float32 [S]; None if any is missing."""
         read = [self.joint(dim, float(position)) for dim, position in enumerate(state)]
         return None if None in read else np.array(read, np.float32)
 
     def observation(self, observation: Observation, last: Observation | None) -> Observation:
-        """A whole observation; a missing stream repeats its last reading with its capture time."""
+        """Return a whole observation; a missing stream repeats its last reading with its capture time."""
         last = last or observation
         images, captured_ns = dict(observation.images), dict(observation.captured_ns)
         for camera, image in observation.images.items():

@@ -101,7 +101,7 @@ class ActionInterface:
 
 
 def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
-    """What is known of the actions.
+    """Return the known properties of the actions.
 
     Raises:
         UserError: if the action space is no bounded Box of one dimension, or the environment declares what does not
@@ -140,14 +140,14 @@ def read_actions(env: Any, declared: EnvDeclaration) -> ActionInterface:
 
 
 def _at_most(bound: NDArray[np.floating]) -> Float32Array:
-    """The largest float32 that is not above a bound: what is sent at it is still inside the environment's own."""
+    """Return the largest float32 that is not above a bound: a command at it is inside the environment's own."""
     with np.errstate(over="ignore"):  # too large for float32 is not finite, and refused as such
         rounded = bound.astype(np.float32)
     return np.where(rounded > bound, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
 def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:
-    """Steps per second, and a sentence if they are assumed."""
+    """Return steps per second, and a sentence if they are assumed."""
     rate = declared.control_hz or (env.metadata or {}).get("render_fps")
     if rate:
         if not (as_number(rate) or 0) > 0:
@@ -158,7 +158,7 @@ def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:
 
 
 def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:
-    """The task in words, and a sentence if they are assumed."""
+    """Return the task in words, and a sentence if they are assumed."""
     own = declared.sentence or getattr(env.unwrapped, "task_description", "")
     if own:
         return str(own), ""

@@ -115,7 +115,7 @@ class EnvRobot:
         return self._leaves_out or self.reader.renders
 
     def connect(self) -> None:
-        """An environment is always there."""
+        """Do nothing: an environment is always there."""
 
     def reset(self, seed: int) -> None:
         """Start an episode of the environment with this seed.
@@ -139,7 +139,7 @@ class EnvRobot:
         self.success, self.judged = None, False
 
     def read(self) -> Observation:
-        """The observation after the last step, captured now.
+        """Return the observation after the last step, captured now.
 
         Raises:
             UserError: if it is something else than the environment's space says.
@@ -157,7 +157,7 @@ class EnvRobot:
         return self._observed
 
     def rest_command(self) -> Float32Array:
-        """The action that keeps everything still, float32 [A]: see `EnvDeclaration.rest_action`."""
+        """Return the action that keeps everything still, float32 [A]: see `EnvDeclaration.rest_action`."""
         if self.actions.rest is not None:
             return self.actions.rest.copy()
         state = self.reader.state_of(self._raw)
@@ -200,19 +200,19 @@ class EnvRobot:
         return action
 
     def end(self, success: bool | None) -> None:
-        """A person ends the attempt with the next command: with its outcome, or without one. From any thread."""
+        """End the attempt with the next command, with or without an outcome, for a person. From any thread."""
         self._called.append(success)
 
     def last_command(self) -> Float32Array:
-        """The command that was sent last, float32 [A]; at first the one that keeps everything still."""
+        """Return the command that was sent last, float32 [A]; at first the one that keeps everything still."""
         return self.rest_command() if self._last is None else self._last
 
     def outside_space(self) -> str:
-        """What of the last observation is not in its space, in a sentence; empty if all of it is."""
+        """Name the parts of the last observation outside its space, in a sentence; empty if there are none."""
         return self.reader.outside_space(self._raw)
 
     def stop(self) -> None:
-        """A stopped attempt has failed, unless the environment has already judged it."""
+        """Fail a stopped attempt, unless the environment has already judged it."""
         if not self._ended:
             self._ended = True
             self.success = False
@@ -275,7 +275,7 @@ class EnvRobot:
 
 
 def renderer_remedy(error: BaseException) -> str:
-    """A sentence that says how to load another renderer, if that is what failed; else empty."""
+    """Return a sentence that says how to load another renderer, if that is what failed; else empty."""
     if not any(_GRAPHICS.search(f"{type(each).__module__} {type(each).__name__} {each}") for each in _chain(error)):
         return ""
     tried = os.environ.get("MUJOCO_GL", "")

@@ -125,7 +125,7 @@ def _checked_ms(settings: Settings) -> float:
 
 
 def _discovered_ms(settings: Settings) -> float:
-    """A node learns of another one when the middleware has discovered it, each in its own time."""
+    """Return the time until a node has discovered another one by the middleware; each takes its own time."""
     return _DISCOVERY_MS + _checked_ms(settings)
 
 
@@ -192,7 +192,7 @@ FAULTS = {
 
 
 def chosen_faults(names: str, detectors: Sequence[Detector]) -> list[Fault]:
-    """The faults of a comma-separated list, or ``all`` that a robot notices.
+    """Return the faults of a comma-separated list, or ``all`` that a robot notices.
 
     Args:
         names: of the faults.
@@ -220,7 +220,7 @@ def chosen_faults(names: str, detectors: Sequence[Detector]) -> list[Fault]:
 
 
 def sensor_fault(name: str) -> Fault:
-    """The fault of that name, if it disturbs what sensors say.
+    """Return the fault of that name, if it disturbs what sensors say.
 
     Raises:
         UserError: for another name.
@@ -267,7 +267,7 @@ class FaultResult:
 def judge(
     fault: Fault, begun_ns: int, samples: Sequence[Sample], settings: Settings, known_ns: int | None = None
 ) -> FaultResult:
-    """Whether the commands stopped in time, and stayed away.
+    """Return whether the commands stopped in time, and stayed away.
 
     Args:
         fault: that was caused.

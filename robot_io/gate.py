@@ -210,7 +210,7 @@ class SafetyGate:
         return Verdict(commands, reasons, held, stopped=self.latched and self.at_rest)
 
     def _check(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> int:
-        """The watchdogs: why an action must not be followed. Notices a pause of the loop."""
+        """Return why the watchdogs refuse an action. Detects a pause of the loop."""
         reasons = 0
         if action.shape != self._motion.low.shape:
             reasons |= _WRONG_SHAPE
@@ -263,7 +263,7 @@ class SafetyGate:
         return faults | _LATCHED if self.latched else faults
 
     def _lasts(self, now_ns: int) -> bool:
-        """Whether there has been a fault for long enough to latch."""
+        """Return whether there has been a fault for long enough to latch."""
         return self._fault_since_ns is not None and now_ns - self._fault_since_ns >= self._stop_after_ns
 
     def _account(self, reasons: int) -> None:

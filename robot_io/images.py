@@ -10,7 +10,7 @@ from vla_rl.core.types import Uint8Array
 
 
 def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
-    """The image at [height, width]: averaged when it shrinks, the same array when it fits.
+    """Return the image at [height, width]: averaged when it shrinks, the same array when it fits.
 
     Raises:
         UserError: if the package pillow is missing.
@@ -47,11 +47,11 @@ class LazyImages(Mapping[str, Uint8Array]):
         return self._images is not None
 
     def end(self) -> None:
-        """The moment is over: what has not been drawn can be drawn no more."""
+        """End the moment: pictures that were not drawn are lost."""
         self._over = True
 
     def draw(self) -> Mapping[str, Uint8Array]:
-        """The pictures.
+        """Return the pictures.
 
         Raises:
             UserError: If the moment is over and the pictures were not read.

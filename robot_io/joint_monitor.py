@@ -73,7 +73,7 @@ class JointMonitorConfig:
 
 
 def measures_effort(condition: Condition) -> bool:
-    """Whether a robot measures the effort of at least one joint."""
+    """Return whether a robot measures the effort of at least one joint."""
     return condition.effort is not None and not np.isnan(condition.effort).all()
 
 
@@ -167,7 +167,7 @@ class JointMonitor:
         return self._bad[_EFFORT]
 
     def is_away(self, position: Float32Array, command: Float32Array) -> NDArray[np.bool_]:
-        """Joints that are further from a command than the following tolerance, bool [A]."""
+        """Return joints that are further from a command than the following tolerance, bool [A]."""
         away: NDArray[np.bool_] = np.abs(position - command) > self._tolerance
         return away
 

@@ -50,7 +50,7 @@ class Keyboard(TakeoverSource):
         self._open = True
 
     def press(self, key: str) -> None:
-        """A key was pressed or repeated: a character, or ``left``, ``right``, ``up``, ``down``."""
+        """Take a pressed or repeated key: a character, or ``left``, ``right``, ``up``, ``down``."""
         if key in MOVES:
             self._pressed_s[key] = time.monotonic()
         elif key == "g":

@@ -71,7 +71,7 @@ class Kinematics:
         return position
 
     def too_close(self, command: Float32Array) -> bool:
-        """Whether two parts of the robot are closer than ``self_distance`` at a command [A]."""
+        """Return whether two parts of the robot are closer than ``self_distance`` at a command [A]."""
         self._place(command)
         return any(self._closer(pair) for pair in self._near())
 

@@ -22,7 +22,8 @@ _TORQUE_OFF = "disable_torque_on_disconnect"
 
 
 def make_device(what: str, options: Mapping[str, Any]) -> Any:
-    """The robot or teleoperator of that type. lerobot registers a type when its module is imported: all are tried.
+    """Return the robot or teleoperator of that type. lerobot registers a type when its module is imported: all are
+    tried.
 
     Args:
         what: "robot" or "teleoperator".
@@ -93,7 +94,7 @@ def _motor_units(device: Any) -> dict[str, str]:
 
 
 def holds_near(config: Any) -> bool:
-    """Whether a driver, or one of its parts, lets no goal be further than so much from where the joint is."""
+    """Return whether a driver, or one of its parts, lets no goal be further than so much from where the joint is."""
     if not dataclasses.is_dataclass(config):
         return False
     if getattr(config, "max_relative_target", None) is not None:
@@ -126,7 +127,7 @@ def lock_ports(config: Any) -> list[int]:
 
 
 def _ports(config: Any) -> list[str]:
-    """The device files among the fields ``port`` of a config and its parts: two arms have one each."""
+    """Return the device files among the fields ``port`` of a config and its parts: two arms have one each."""
     if not dataclasses.is_dataclass(config):
         return []
     parts = [getattr(config, field.name) for field in dataclasses.fields(config)]

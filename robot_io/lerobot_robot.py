@@ -196,7 +196,7 @@ class LerobotRobot:
         return [name.rpartition(".")[2] for name in self.action_names[:3]] == ["x", "y", "z"]
 
     def rest_command(self) -> Float32Array:
-        """The measured positions of the commanded joints; steps, which are not measured, are 0."""
+        """Return the measured positions of the commanded joints; steps, which are not measured, are 0."""
         return self._without_steps(self._state[self._measured])
 
     def rest_readings(self) -> Float32Array:
@@ -227,15 +227,15 @@ class LerobotRobot:
         return command
 
     def last_command(self) -> Float32Array:
-        """The command that was sent last, float32 [A]."""
+        """Return the command that was sent last, float32 [A]."""
         return self.rest_command() if self._command is None else self._command
 
     def end(self, success: bool | None) -> None:
-        """The person ends the attempt: with its outcome, or without one."""
+        """End the attempt, with or without an outcome, for the person."""
         self.success, self._ended = success, True
 
     def stop(self) -> None:
-        """Steps end. Goals the motors hold by themselves: sent again after a pause, they could pull the arm back."""
+        """End steps. The motors hold goals by themselves; sent again after a pause, goals could pull the arm back."""
         if self._command is not None and len(self._step_dims):
             self.write(self._without_steps(self._command))
 
@@ -266,7 +266,7 @@ class LerobotRobot:
 
 
 def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str, **keywords: Any) -> LerobotRobot:
-    """A robot from the fields of any lerobot `RobotConfig`, third-party plug-ins included.
+    """Return a robot from the fields of any lerobot `RobotConfig`, third-party plug-ins included.
 
     lerobot switches the torque off at disconnect, so that an arm falls when the program ends, also after a fault. Here
     ``disable_torque_on_disconnect`` is false unless the options say otherwise.
@@ -282,5 +282,5 @@ def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str,
 
 
 def _line(error: Exception) -> str:
-    """An error on one line, with its kind: some drivers say nothing else."""
+    """Return an error on one line, with its kind: some drivers say nothing else."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -31,11 +31,11 @@ class Driven(Protocol):
         ...
 
     def last_command(self) -> Float32Array:
-        """The command that was sent last, float32 [A]."""
+        """Return the command that was sent last, float32 [A]."""
         ...
 
     def end(self, success: bool | None) -> None:
-        """The person ends the attempt: with its outcome, or without one."""
+        """End the attempt, with or without an outcome, for the person."""
         ...
 
 
@@ -93,7 +93,7 @@ class LerobotTakeover(TakeoverSource):
             self._to_robot = self._match(names)
 
     def _match(self, names: Iterable[str]) -> Match:
-        """How the device's positions become the robot's commands: by name, and in the robot's units."""
+        """Return how the device's positions become the robot's commands: by name, and in the robot's units."""
         device, commanded = self._device, tuple(self._robot.action_names)
         for name in commanded:
             if name not in names:
@@ -132,8 +132,8 @@ class LerobotTakeover(TakeoverSource):
         return self._clutch.command(posture, last)
 
     def _posture(self, action: Mapping[str, float]) -> Float32Array:
-        """The device's posture, or its motion and what the gripper does, float32. Some drivers leave numbers out when
-        they have lost a packet, and then this raises.
+        """Return the device's posture, or its motion and what the gripper does, float32. Some drivers leave numbers out
+        when they have lost a packet, and then this raises.
         """
         if self._gives_deltas:
             gripper = float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS
@@ -142,7 +142,7 @@ class LerobotTakeover(TakeoverSource):
         return self._to_robot.apply(np.array([float(action[name]) for name in self._robot.action_names], np.float32))
 
     def _is_engaged(self) -> bool:
-        """Whether the person holds the switch; not if that fails, too."""
+        """Return whether the person holds the switch; not if that fails, too."""
         try:
             return self._engaged is not None and self._engaged()
         except Exception as error:
@@ -150,7 +150,7 @@ class LerobotTakeover(TakeoverSource):
             return False
 
     def _intervenes(self) -> bool:
-        """Whether the person acts; what they say about the attempt goes to the robot."""
+        """Return whether the person acts; what they say about the attempt goes to the robot."""
         if self._has_events:
             from lerobot.teleoperators.utils import TeleopEvents
 
@@ -169,7 +169,7 @@ class LerobotTakeover(TakeoverSource):
 def cartesian_step(
     meters_per_unit: float, gripper_dim: int | None = None, gripper_per_tick: float = 0.0
 ) -> Callable[[Float32Array, Float32Array, float], Float32Array]:
-    """A ``step`` for robots whose first three commands are the tool's x, y, z in meters."""
+    """Return a ``step`` for robots whose first three commands are the tool's x, y, z in meters."""
 
     def step(last: Float32Array, motion: Float32Array, gripper: float) -> Float32Array:
         command = last.copy()

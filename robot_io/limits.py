@@ -197,7 +197,7 @@ def no_rotations(values: Float32Array, quaternions: Sequence[int]) -> list[int]:
 
 
 def rest_tolerance(config: RobotLimits) -> Float32Array:
-    """How far outside its limits a robot may be found, float32 [A]."""
+    """Return how far outside its limits a robot may be found, float32 [A]."""
     width = np.asarray(config.high, np.float32) - np.asarray(config.low, np.float32)
     return np.asarray(config.rest_tolerance or _REST_TOLERANCE * width, np.float32)
 

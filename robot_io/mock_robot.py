@@ -80,7 +80,7 @@ class MockRobot:
         self.reset(0)
 
     def connect(self) -> None:
-        """A mock is always there."""
+        """Do nothing: a mock is always there."""
 
     def reset(self, seed: int) -> None:
         """Return to a random posture that the seed gives."""

@@ -30,7 +30,7 @@ class MotionSteps:
         self.group = 0
 
     def __call__(self, last: Float32Array, direction: Float32Array, gripper: float) -> Float32Array:
-        """The next command, float32 [A].
+        """Return the next command, float32 [A].
 
         Args:
             last: float32 [A], the command that holds still.

@@ -76,7 +76,7 @@ class MotionLimits:
         return smooth_at_rest and not self.previous[self._delta_dims].any()
 
     def brake(self, count: int) -> Float32Array:
-        """Commands on the way to rest, or at rest, float32 [count, A]."""
+        """Return commands on the way to rest, or at rest, float32 [count, A]."""
         commands = np.tile(self.previous, (count, 1))
         commands[:, self._delta_dims] = 0
         if self._limiter is not None:
@@ -86,7 +86,7 @@ class MotionLimits:
         return commands
 
     def follow(self, action: Float32Array, count: int) -> tuple[Float32Array, int]:
-        """Commands on the way to a finite action [A], float32 [count, A], and why they differ from it."""
+        """Return commands on the way to a finite action [A], float32 [count, A], and why they differ from it."""
         reasons = 0
         action = nearer_signs(action, self.previous, self._config.quaternions)
         target = np.minimum(np.maximum(action, self.low), self.high)

@@ -113,7 +113,7 @@ class ObservationReader:
         return sum(self.state.values()) or 1
 
     def state_of(self, raw: Any) -> Float32Array:
-        """The state, float32 [S]: one 0 where the environment observes none. Always a new array."""
+        """Return the state, float32 [S]: one 0 where the environment observes none. Always a new array."""
         if not self._state:
             return np.zeros(1, np.float32)
         return np.concatenate([np.asarray(_at(raw, path), np.float32).reshape(-1) for path in self._state])
@@ -142,7 +142,7 @@ class ObservationReader:
                 )
 
     def outside_space(self, raw: Any) -> str:
-        """Which parts of an observation are not in their space, in a sentence; empty if all are."""
+        """Return which parts of an observation are not in their space, in a sentence; empty if all are."""
         strange = [dotted(path) for path, space in self._expected.items() if not space.contains(_at(raw, path))]
         return f"not within its own space: {', '.join(map(repr, strange))}" if strange else ""
 
@@ -170,7 +170,7 @@ class ObservationReader:
         self._expected: dict[Path, Any] = {path: parts[path] for path in [*camera_paths, *self._state]}
 
     def _common_size(self, image_size: int | None) -> tuple[int, int]:
-        """The size that all pictures are brought to."""
+        """Return the size that all pictures are brought to."""
         sizes = {name: camera.size for name, camera in self.cameras.items()}
         if not sizes:
             if self._render is None and not self._state:
@@ -199,12 +199,12 @@ class ObservationReader:
 
 
 def dotted(path: Path) -> str:
-    """A path as people write it."""
+    """Return a path as people write it."""
     return ".".join(map(str, path))
 
 
 def _parts(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Space[Any]]]:
-    """All spaces that hold no others, in order."""
+    """Return all spaces that hold no others, in order."""
     if isinstance(space, spaces.Dict):
         for key, inner in space.spaces.items():
             yield from _parts(inner, (*path, key))
@@ -216,7 +216,7 @@ def _parts(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, sp
 
 
 def _camera(path: Path, space: spaces.Space[Any]) -> Camera | None:
-    """A picture stream, if the space is one."""
+    """Return a picture stream, if the space is one."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return None
     shape = space.shape
@@ -235,7 +235,7 @@ def _is_vector(space: spaces.Space[Any]) -> bool:
 
 
 def _is_drawn(space: spaces.Space[Any]) -> bool:
-    """Whether numbers are a picture, a depth map or a grid rather than a state."""
+    """Return whether numbers are a picture, a depth map or a grid rather than a state."""
     shape = space.shape or ()
     return len(shape) >= 2 and sum(side >= _SMALLEST_GRAY for side in shape) >= 2
 

@@ -178,7 +178,7 @@ class _Column:
         self._blocks[block][index] = value
 
     def rows(self, length: int) -> NDArray[np.generic]:
-        """A copy of the first rows, at least one: [length, *shape]."""
+        """Return a copy of the first rows, at least one: [length, *shape]."""
         last, index = divmod(length - 1, self._block_rows)
         return np.concatenate([*self._blocks[:last], self._blocks[last][: index + 1]])
 

@@ -89,7 +89,7 @@ class JerkLimiter:
         self.at_rest = True
 
     def follow(self, target: Float32Array, may_rest_at: Callable[[Float32Array], bool] | None = None) -> Float32Array:
-        """The next command on the way to a target inside the bounds, float32 [A].
+        """Return the next command on the way to a target inside the bounds, float32 [A].
 
         A step after which braking would end at a position, float32 [A], that ``may_rest_at`` refuses is replaced by a
         step of full braking.
@@ -111,7 +111,7 @@ class JerkLimiter:
         return self._take_output()
 
     def brake(self) -> Float32Array:
-        """The next command on the fastest way to rest, float32 [A]."""
+        """Return the next command on the fastest way to rest, float32 [A]."""
         self._last_target = None
         self.at_rest = self._step(np.zeros(len(self._low))) == self._finished
         return self._take_output()
@@ -145,7 +145,7 @@ class JerkLimiter:
         self._generator.calculate(braking, self._brake_path)
 
     def _reach(self) -> tuple[Float64Array, Float64Array]:
-        """The bounds, each [A]; wider where the present position is outside, since a robot may be found there."""
+        """Return the bounds, each [A]; wider where the present position is outside: a robot may be found there."""
         position = np.asarray(self._input.current_position)
         return np.minimum(self._low, position), np.maximum(self._high, position)
 

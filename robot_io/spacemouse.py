@@ -77,7 +77,7 @@ class SpaceMouse:
         return {"delta_x": -backwards, "delta_y": -right, "delta_z": -down, "gripper": gripper}
 
     def get_teleop_events(self) -> dict[Any, bool]:
-        """lerobot's events of the newest reports; call `get_action` before."""
+        """Return lerobot's events of the newest reports; call `get_action` before."""
         from lerobot.teleoperators.utils import TeleopEvents
 
         both = self._buttons & (_LEFT | _RIGHT) == _LEFT | _RIGHT

@@ -32,7 +32,7 @@ class StalenessFilter:
         self.captured_ns: dict[str, int] = {}
 
     def state(self, state: Float32Array, captured_ns: int) -> Float32Array:
-        """The newest finite state, float32 [S]; ``captured_ns["state"]`` is its time.
+        """Return the newest finite state, float32 [S]; ``captured_ns["state"]`` is its time.
 
         Without any finite state yet the state comes back unchanged, with capture time 0: old for every watchdog.
         """
@@ -44,7 +44,7 @@ class StalenessFilter:
         return state if self._state is None else self._state
 
     def image(self, camera: str, image: Uint8Array, captured_ns: int) -> Uint8Array:
-        """The image; ``captured_ns[camera]`` is the time since which it has looked like this.
+        """Return the image; ``captured_ns[camera]`` is the time since which it has looked like this.
 
         Raises:
             UserError: for a picture that is smaller than the policy's, or cut in another way than the first one.

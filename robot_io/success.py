@@ -141,7 +141,7 @@ class Judge:
         return None if value is None and not ended else rule.holds(value)
 
     def _by_usual_keys(self, info: Mapping[str, Any], ended: bool) -> bool | None:
-        """The success under the usual keys; None: the info has none of them."""
+        """Return the success under the usual keys; None: the info has none of them."""
         present = [key for key in _KEYS if key in info]
         found = {key: SuccessRule(key).holds(info[key]) for key in present if info[key] is not None}
         missing = self._keys.difference(found) if ended and not found else ()
@@ -161,7 +161,7 @@ class Judge:
         return next(iter(found.values()), None)
 
     def _by_reward(self, reward: Any, terminated: bool) -> bool:
-        """A success is a positive reward at an end by itself, of an episode without one before."""
+        """Return whether the reward marks a success: positive at an end by itself, the first one of the episode."""
         if not terminated:
             return False
         number = self.reward
@@ -180,7 +180,7 @@ class Judge:
 
 
 def as_number(value: Any) -> float | None:
-    """The one finite number of a scalar or an array of one element; None: it is something else."""
+    """Return the one finite number of a scalar or an array of one element; None: it is something else."""
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
@@ -191,7 +191,7 @@ def as_number(value: Any) -> float | None:
 
 
 def as_flag(value: Any, name: str, remedy: str) -> bool:
-    """A boolean, 0 or 1, alone or in an array of one element.
+    """Return a boolean, 0 or 1, alone or in an array of one element.
 
     Raises:
         UserError: The value is something else. The message names it, and the remedy.
@@ -206,7 +206,7 @@ def as_flag(value: Any, name: str, remedy: str) -> bool:
 
 
 def _remedy(path: str, value: Any) -> str:
-    """How to declare a success by a value that is none itself."""
+    """Return how to declare a success by a value that is none itself."""
     if isinstance(value, Mapping) and value:
         return f"Name a key of it: task.declare.success={path}.{next(iter(value))}"
     if (isinstance(value, list | tuple) and len(value) > 1) or (isinstance(value, np.ndarray) and value.size > 1):
@@ -217,7 +217,7 @@ def _remedy(path: str, value: Any) -> str:
 
 
 def _look_up(values: Mapping[str, Any], path: str) -> Any:
-    """A value by its key, or by keys and indices joined by dots."""
+    """Return a value by its key, or by keys and indices joined by dots."""
     found: Any = values
     if path in values:
         return values[path]
@@ -227,7 +227,7 @@ def _look_up(values: Mapping[str, Any], path: str) -> Any:
 
 
 def _info_of_last_step(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The info, with what an autoreset wrapper moved to ``final_info``."""
+    """Return the info, with what an autoreset wrapper moved to ``final_info``."""
     final = info.get("final_info")
     if isinstance(final, list | tuple | np.ndarray) and np.size(final) == 1:
         final = final[0]

@@ -27,7 +27,7 @@ class Clutch:
         self._offset: Float32Array | None = None
 
     def release(self) -> None:
-        """The next command engages it anew."""
+        """Release the device; the next command engages it anew."""
         self._offset = None
 
     def hold(self, last: Float32Array) -> Float32Array:
@@ -40,7 +40,7 @@ class Clutch:
         return still
 
     def command(self, position: Float32Array, last: Float32Array) -> Float32Array:
-        """The robot's command, float32 [A]; see `hold` while the device says NaN, or a quaternion of zeros.
+        """Return the robot's command, float32 [A]; see `hold` while the device says NaN, or a quaternion of zeros.
 
         Args:
             position: float32 [A], the device's posture.
@@ -67,7 +67,7 @@ _INVERSE = np.array([-1, -1, -1, 1], np.float32)
 
 
 def _product(turn: Float32Array, quaternion: Float32Array) -> Float32Array:
-    """A rotation and then a turn, quaternions x, y, z, w, float32 [4]."""
+    """Return a rotation and then a turn, quaternions x, y, z, w, float32 [4]."""
     x, y, z, w = turn
     by = np.array([[w, -z, y, x], [z, w, -x, y], [-y, x, w, z], [-x, -y, -z, w]])
     return np.asarray(by @ quaternion, np.float32)

@@ -75,7 +75,7 @@ class TerminalKeys:
         self._check_open()
 
     def wait_for_outcome(self) -> bool | None:
-        """The next s, f or r from now on, as an answer: it ends no attempt.
+        """Return the next s, f or r from now on, as an answer: it ends no attempt.
 
         Raises:
             UserError: if there is no more of the terminal.

@@ -33,7 +33,9 @@ _PROBE = "from mujoco.egl import GLContext; context = GLContext(8, 8); context.m
 
 @functools.cache
 def why_egl_does_not_load() -> str:
-    """The last line of EGL's complaint, or "" if it loads; tried in another process, as a bad driver can abort it."""
+    """Return the last line of EGL's complaint, or "" if it loads; tried in another process, as a bad driver can abort
+    it.
+    """
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _PROBE],
@@ -77,7 +79,8 @@ _shared: weakref.WeakValueDictionary[bytes, _Assets] = weakref.WeakValueDictiona
 
 
 def _assets(model: mujoco.MjModel, image_size: int, hulls: Sequence[str]) -> _Assets:
-    """The assets of a model with some meshes as hulls, shared by all renderers of this thread that draw the same.
+    """Return the assets of a model with some meshes as hulls, shared by all renderers of this thread that draw the
+    same.
 
     A context of robosuite's Lift holds 170 MB, and a worker with eight environments would hold eight.
     """

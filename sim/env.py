@@ -83,7 +83,7 @@ class TabletopEnv(CameraEnv):
 
     @abstractmethod
     def is_success(self) -> bool:
-        """Whether the task is done in the present state."""
+        """Return whether the task is done in the present state."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -136,14 +136,14 @@ class TabletopEnv(CameraEnv):
         return tuple(range(CHANNELS_PER_ARM - 1, CHANNELS_PER_ARM * len(self.arms), CHANNELS_PER_ARM))
 
     def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The action that keeps the arms where they are, float32 [A]: the last targets. The measured state would do
-        for the arms, but a gripper that is sent to where its fingers are lets go.
+        """Return the action that keeps the arms where they are, float32 [A]: the last targets. The measured state would
+        do for the arms, but a gripper that is sent to where its fingers are lets go.
         """
         del state
         return self._ctrl.astype(np.float32)
 
     def get_state(self) -> NDArray[np.float64]:
-        """All that the future depends on, float64 [N]: MuJoCo's integration state and the number of steps taken."""
+        """Return the whole state, float64 [N]: MuJoCo's integration state and the number of steps taken."""
         state = np.empty(mujoco.mj_stateSize(self.model, _STATE) + 1)
         mujoco.mj_getState(self.model, self.data, state[:-1], _STATE)
         state[-1] = self.elapsed_steps
@@ -185,7 +185,7 @@ class TabletopEnv(CameraEnv):
         return self._rotation[name]
 
     def in_frame_of(self, frame: str, point: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A point of the world as seen from an object, float64 [3], meters."""
+        """Return a point of the world as seen from an object, float64 [3], meters."""
         return (point - self._position[frame]) @ self._rotation[frame]
 
     def place(self, name: str, x: float, y: float, yaw: float = 0.0) -> None:

@@ -74,7 +74,7 @@ class Hull:
 
     @classmethod
     def of_mesh(cls, model: mujoco.MjModel, name: str) -> "Hull":
-        """Of a mesh that `with_hulls` has made."""
+        """Return the hull of a mesh that `with_hulls` has made."""
         mesh = model.mesh(name).id
         vertices, face = _vertices(model, mesh).astype(np.float64), model.mesh_faceadr[mesh]
         a, b, c = (vertices[corner] for corner in model.mesh_face[face : face + model.mesh_facenum[mesh]].T)  # [F, 3]
@@ -85,7 +85,7 @@ class Hull:
     def cast(
         self, rotation: NDArray[np.float64], offset: NDArray[np.float64], directions: NDArray[np.float64]
     ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-        """What rays from one point meet; many times faster than one ray after the other through a mesh.
+        """Cast rays from one point; many times faster than one ray after the other through a mesh.
 
         A ray enters a convex body through the last of the planes that face its start, and leaves it through the first
         of the others. Of each plane, `rate` is one over the distance at which the ray crosses it.
@@ -117,7 +117,7 @@ def _vertices(model: mujoco.MjModel, mesh: int) -> NDArray[np.float32]:
 
 
 def _outermost(vertices: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The vertices [M, 3] of [N, 3] that are furthest out in one of the directions, spread evenly over a sphere."""
+    """Return the vertices [M, 3] of [N, 3] that are furthest out in directions spread evenly over a sphere."""
     turn = np.arange(N_DIRECTIONS) + 0.5
     height, angle = 1.0 - 2.0 * turn / N_DIRECTIONS, np.pi * (1.0 + np.sqrt(5.0)) * turn  # Fibonacci's spiral
     radius = np.sqrt(1.0 - height**2)

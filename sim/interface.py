@@ -85,14 +85,14 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
 
     @abstractmethod
     def _observe(self) -> dict[str, Any]:
-        """The observation of the present state."""
+        """Return the observation of the present state."""
 
     def pictures(self) -> dict[str, NDArray[np.uint8]]:
-        """Pictures by camera, uint8 [H, W, 3]: of the present state, or the last ones while `drawing` is False."""
+        """Return pictures by camera, uint8 [H, W, 3]: the present ones, or the last ones while `drawing` is False."""
         return self.draw_now() if self.drawing or not self._pictures else dict(self._pictures)
 
     def draw_now(self) -> dict[str, NDArray[np.uint8]]:
-        """Pictures of the present state, whatever `drawing` says."""
+        """Return pictures of the present state, whatever `drawing` says."""
         self._pictures = {camera: self._draw(camera) for camera in self.cameras}
         return dict(self._pictures)
 

@@ -113,7 +113,7 @@ OPERATORS = {
 
 
 def operator_config(name: str) -> OperatorConfig:
-    """The habits of a named operator.
+    """Return the habits of a named operator.
 
     Raises:
         ConfigError: If no operator has that name.
@@ -175,7 +175,7 @@ class Operator:
         self._misses: dict[int, tuple[int, NDArray[np.float64]]] = {}  # arm -> frames since, where it is aimed
 
     def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What is sent, float32 [A] and within bounds, twice: it is the label too."""
+        """Return the sent command, float32 [A] and within bounds, twice: it is the label too."""
         wanted = self._expert.act()[0].astype(np.float64)
         held = self.held()
         if self._still > 0:
@@ -199,15 +199,15 @@ class Operator:
         return self._sent(wanted)
 
     def held(self) -> NDArray[np.float64]:
-        """The command that keeps still, float64 [A]: targets and grippers as they were, steps of 0."""
+        """Return the command that keeps still, float64 [A]: targets and grippers as they were, steps of 0."""
         return np.where(self._absolute, self.last_sent(), 0.0)
 
     def progress(self) -> float:
-        """How much of the task is done, 0 to 1."""
+        """Return how much of the task is done, 0 to 1."""
         return self._expert.progress()
 
     def last_sent(self) -> NDArray[np.float64]:
-        """The action of the last step, float64 [A]."""
+        """Return the action of the last step, float64 [A]."""
         return self._expert.last_sent()
 
     def _aim(self, arm: int, dims: NDArray[np.int64], wanted: NDArray[np.float64], held: NDArray[np.float64]) -> None:
@@ -238,13 +238,15 @@ class Operator:
                 wanted[part] = held[part]
 
     def _is_shut(self, command: float, gripper: int) -> bool:
-        """Whether a gripper's command shuts it: an opening, which is never negative, near 0, or a positive effort."""
+        """Return whether a gripper's command shuts it: an opening, which is never negative, near 0, or a positive
+        effort.
+        """
         low, high = self._space.low[gripper], self._space.high[gripper]
         above = command > (low + high) / 2
         return bool(above != (low >= 0))
 
     def _off(self, scale: float) -> NDArray[np.float64]:
-        """How far off every motion dimension is aimed, upwards where it is the third of an arm."""
+        """Return how far off every motion dimension is aimed, upwards where it is the third of an arm."""
         off = self.rng.normal(0.0, scale, len(self._motion))
         off[2::3] = abs(off[2::3])
         return off

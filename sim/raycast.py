@@ -55,7 +55,7 @@ def _mean_color(model: mujoco.MjModel, texture: int) -> NDArray[np.float64]:
 def shade(
     model: mujoco.MjModel, rays: NDArray[np.float64], origin: NDArray[np.float64], hits: Hits
 ) -> NDArray[np.float64]:
-    """Colors [N, 3] from 0 to 1 in the light of one distant lamp."""
+    """Return colors [N, 3] from 0 to 1 in the light of one distant lamp."""
     lit = AMBIENT + DIFFUSE * np.maximum(hits.normal @ LIGHT_DIRECTION, 0.0)
     (checked,) = np.nonzero(_is_checkered(model)[hits.geom] & (hits.geom >= 0))
     ground = origin[:2] + rays[checked, :2] * hits.distance[checked, None]
@@ -153,7 +153,7 @@ class RaycastRenderer:
         """Nothing to free; here so that both renderers are used alike."""
 
     def _view(self, data: mujoco.MjData, camera: str) -> _View:
-        """The background of a camera, drawn anew if anything that it depends on has changed."""
+        """Return the background of a camera, drawn anew if anything that it depends on has changed."""
         looks = b"".join([array.tobytes() for array in self._looks])
         if looks != self._drawn_looks:
             self._drawn_looks = looks

@@ -54,7 +54,7 @@ class Hits:
 
 
 def camera_rays(model: mujoco.MjModel, data: mujoco.MjData, camera: str, image_size: int) -> Rays:
-    """The rays through the middles of a camera's pixels, at its present pose and with its present optics.
+    """Return the rays through the middles of a camera's pixels, at its present pose and with its present optics.
 
     A camera with a sensor size has its own focal lengths and principal point; the picture is stretched to a square.
     """
@@ -126,7 +126,8 @@ class Caster:
         return Hits(geom, distance, normal.reshape(-1, 3))
 
     def look(self, data: mujoco.MjData, rays: Rays, pixels: NDArray[np.intp], geoms: NDArray[np.bool_]) -> Hits:
-        """What OpenGL draws in some pixels of a camera. Arguments as of `cast`, and the indices of the pixels [N]."""
+        """Return what OpenGL draws in some pixels of a camera. Arguments as of `cast`, and the indices of the pixels
+        [N]."""
         directions, stretch = rays.directions[pixels], rays.stretch[pixels]
         hits = self.cast(data, rays.origin, directions, geoms)
         away = np.einsum("ni,ni->n", hits.normal, directions) > 0

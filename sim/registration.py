@@ -55,17 +55,17 @@ class ScriptedExpert(Protocol):
         """Begin an episode: the seed determines its style and its noise."""
 
     def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The clean action (the label) and the one to send, both float32 [A]."""
+        """Return the clean action (the label) and the one to send, both float32 [A]."""
 
     def progress(self) -> float:
-        """How much of the task is done, 0 to 1."""
+        """Return how much of the task is done, 0 to 1."""
 
     def last_sent(self) -> NDArray[np.float64]:
-        """The action of the last step, float64 [A]."""
+        """Return the action of the last step, float64 [A]."""
 
 
 def make_expert(env: gymnasium.Env[Any, Any], action_noise: float = 0.0) -> ScriptedExpert:
-    """The scripted expert that solves an environment: the one that its class declares.
+    """Return the scripted expert that solves an environment: the one that its class declares.
 
     Anyone's environment can bring one, as a class attribute: ``expert = "package.module:Name"``, which is imported
     only here, or the class or function itself. It is called with the environment, wrapped or not, and the noise.

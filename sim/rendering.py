@@ -68,7 +68,7 @@ class Renderer:
         self._renderer.close()
 
     def _of(self, data: mujoco.MjData) -> EglRenderer | RaycastRenderer:
-        """The renderer of this data's model."""
+        """Return the renderer of this data's model."""
         if data.model is not self._model:
             outdated = self._renderer
             self._model, self._renderer = data.model, self._make(data.model, data)

@@ -43,7 +43,7 @@ class ArmSpec:
 def box_geom(
     half: Sequence[float], middle: Sequence[float], rgba: str, attributes: str = 'class="object"', tilt: str = "0 0 0"
 ) -> str:
-    """A box by its half sizes, its middle and its Euler angles; further MJCF attributes as text."""
+    """Return a box by its half sizes, its middle and its Euler angles; further MJCF attributes as text."""
     size, pos = (" ".join(map(str, values)) for values in (half, middle))
     return f'<geom type="box" size="{size}" pos="{pos}" euler="{tilt}" rgba="{rgba}" {attributes}/>'
 
@@ -51,7 +51,7 @@ def box_geom(
 def four_walls(
     inside: float, thickness_half: float, low: float, high: float, rgba: str, attributes: str, flare: float = 0.0
 ) -> str:
-    """Walls around a square.
+    """Return walls around a square.
 
     Args:
         inside: half the width of the square at the foot of the walls.
@@ -73,7 +73,7 @@ def four_walls(
 
 
 def standing_object(name: str, geoms: str, mass: float, height: float, inertia: float) -> str:
-    """A body that moves freely and rights itself, like a tumbler toy with a weighted base, so it ends upright.
+    """Return a body that moves freely and rights itself, like a tumbler toy with a weighted base, so it ends upright.
 
     Its joints are x and y slides that end above the fence, a z slide and a free yaw. Weak springs hold roll and pitch.
     The frame is at the middle of its base.
@@ -94,7 +94,7 @@ def standing_object(name: str, geoms: str, mass: float, height: float, inertia: 
 
 
 def flat_marker(name: str, half: tuple[float, float], rgba: str) -> str:
-    """A painted rectangle on the table that nothing touches; its x and y slides only serve to place it."""
+    """Return a painted rectangle on the table that nothing touches; its x and y slides only serve to place it."""
     return f"""
     <body name="{name}">
       <inertial mass="0.01" pos="0 0 0" diaginertia="1e-5 1e-5 1e-5"/>
@@ -105,7 +105,7 @@ def flat_marker(name: str, half: tuple[float, float], rgba: str) -> str:
 
 
 def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
-    """The whole MJCF model: table with a low fence, the arms, the task's bodies and the cameras."""
+    """Return the whole MJCF model: table with a low fence, the arms, the task's bodies and the cameras."""
     return f"""
 <mujoco model="vla_rl">
   <compiler angle="radian" autolimits="true"/>
@@ -147,7 +147,7 @@ def scene_xml(arms: tuple[ArmSpec, ...], bodies: str) -> str:
 
 
 def _arm_body(arm: ArmSpec) -> str:
-    """One arm. Its links carry their own weight (gravcomp), so that the servos need no integral term.
+    """Return one arm. Its links carry their own weight (gravcomp), so that the servos need no integral term.
 
     The mass of a slide is mostly its armature (the drive), so the three axes have alike dynamics however the links
     are nested.

@@ -134,7 +134,7 @@ class ScriptedSupervisor:
         return self._driving
 
     def command(self, tick: int, proposed: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """What the person sends at this tick, float32 [A]; None leaves control with the policy.
+        """Return the person's command of this tick, float32 [A]; None leaves control with the policy.
 
         Args:
             tick: control tick since the start of the episode.
@@ -189,7 +189,7 @@ class ScriptedSupervisor:
         self._fumble = self._motion * self._rng.normal(0.0, _FUMBLE_M / self._unit_m, len(self._motion))
 
     def _drive(self, tick: int) -> NDArray[np.float32]:
-        """The expert's action with the hand's errors, within one bounded step of what was sent last."""
+        """Return the expert's action with the hand's errors, within one bounded step of what was sent last."""
         wanted = self._expert.act()[1].astype(np.float64)
         if tick < self._fumble_until and self._person is None:
             wanted += self._fumble

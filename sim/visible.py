@@ -65,7 +65,7 @@ def only(model: mujoco.MjModel, geoms: NDArray[np.bool_]) -> Iterator[None]:
 
 
 def geom_rgba(model: mujoco.MjModel) -> NDArray[np.float64]:
-    """Colors [G, 4] from 0 to 1 without textures: a material's color unless the geom has its own, as in MuJoCo."""
+    """Return colors [G, 4] from 0 to 1 without textures: the geom's own, else its material's, as in MuJoCo."""
     colors = model.geom_rgba.astype(np.float64)
     from_material = uses_material(model)
     colors[from_material] = model.mat_rgba[model.geom_matid[from_material]]

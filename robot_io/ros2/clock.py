@@ -59,7 +59,7 @@ class RosTime(Clock):
             self._interrupted = False
 
     def forget_jump(self) -> None:
-        """A jump that was asked for, as by the reset of a simulated world, has been dealt with."""
+        """Accept a requested jump, such as the reset of a simulated world."""
         with self._changed:
             self.jump_s = None
 
@@ -72,7 +72,7 @@ class RosTime(Clock):
             self._changed.notify_all()
 
     def on_clock(self, sim_ns: int) -> None:
-        """The time of a /clock message."""
+        """Take the time of a /clock message."""
         with self._changed:
             self._received_s = time.monotonic()
             if self._sim_ns is not None:
@@ -110,7 +110,7 @@ class RosTime(Clock):
                 self._changed.wait(left_s)
 
     def loop_ns(self, stamp_ns: int) -> int | None:
-        """A stamp in the loop's time; None for one that is not to be believed, because it lies in the future."""
+        """Return a stamp in the loop's time; None for one that is not to be believed, because it lies in the future."""
         with self._changed:
             self._watch_system()
             now_ns = (self._sim_ns or 0) - self._offset_ns if self._simulated else machine_ns()

@@ -63,7 +63,7 @@ def diagnose(
     stopped_because: str,
     standing_by: str,
 ) -> list[Any]:
-    """The list of diagnostic_msgs/DiagnosticStatus.
+    """Return the list of diagnostic_msgs/DiagnosticStatus.
 
     Args:
         node_name: with its namespace: several robots share /diagnostics.

@@ -89,7 +89,7 @@ class EnvNode(Node):
         self._thread.start()
 
     def close(self) -> None:
-        """The world stands still."""
+        """Stop the world."""
         with self._condition:
             self._open = False
             self._condition.notify_all()
@@ -145,7 +145,7 @@ class EnvNode(Node):
             self._condition.notify_all()
 
     def _obeyed(self) -> Float32Array:
-        """The target of the controllers; when no command comes for too long, where the robot is, as real ones do."""
+        """Return the target of the controllers, or the robot's place after a long silence, as real controllers do."""
         with self._condition:
             if self._target is None or self._time_ns - self._commanded_ns > self._command_timeout_ns:
                 self._commanded_ns = self._time_ns

@@ -23,12 +23,12 @@ _ENCODINGS: Mapping[str, tuple[int, tuple[int, int, int]]] = {
 
 
 def stamp_ns(header: Any) -> int:
-    """A header's stamp in ns of ROS time; 0 if the driver has not set it."""
+    """Return a header's stamp in ns of ROS time; 0 if the driver has not set it."""
     return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
 
 
 def image_to_rgb(message: Any) -> Uint8Array:
-    """A sensor_msgs/Image as uint8 [H, W, 3].
+    """Return a sensor_msgs/Image as uint8 [H, W, 3].
 
     Raises:
         UserError: for an encoding that is no 8-bit color or gray, or too few bytes.
@@ -47,7 +47,7 @@ def image_to_rgb(message: Any) -> Uint8Array:
 
 
 def compressed_to_rgb(message: Any) -> Uint8Array:
-    """A sensor_msgs/CompressedImage (JPEG or PNG) as uint8 [H, W, 3].
+    """Return a sensor_msgs/CompressedImage (JPEG or PNG) as uint8 [H, W, 3].
 
     Raises:
         UserError: if the picture cannot be decoded, or the package pillow is missing.
@@ -77,7 +77,7 @@ def trajectory(
     velocities: NDArray[np.float64] | None = None,
     start_ns: int = 0,
 ) -> Any:
-    """A trajectory_msgs/JointTrajectory.
+    """Return a trajectory_msgs/JointTrajectory.
 
     Args:
         joints: A names.
@@ -122,7 +122,7 @@ def commanded(
 
 
 def header(frame: str, time_ns: int) -> Any:
-    """A std_msgs/Header."""
+    """Return a std_msgs/Header."""
     from std_msgs.msg import Header
 
     stamped = Header(frame_id=frame)
@@ -131,12 +131,12 @@ def header(frame: str, time_ns: int) -> Any:
 
 
 def array(values: Float32Array) -> Any:
-    """A std_msgs/Float64MultiArray, as forward command controllers take it."""
+    """Return a std_msgs/Float64MultiArray, as forward command controllers take it."""
     from std_msgs.msg import Float64MultiArray
 
     return Float64MultiArray(data=values.astype(np.float64).tolist())
 
 
 def vector(message: Any) -> Float32Array:
-    """The numbers of a std_msgs/Float64MultiArray, float32 [A]."""
+    """Return the numbers of a std_msgs/Float64MultiArray, float32 [A]."""
     return np.asarray(message.data, np.float32)

@@ -55,11 +55,12 @@ class Session(Protocol):
         ...
 
     def checklist(self, stop_input: str) -> Sequence[str]:
-        """What a person should read before anything moves, a line each. By ``stop_input`` it can be stopped by hand."""
+        """Return what a person should read before anything moves, a line each. ``stop_input`` stops the robot by
+        hand."""
         ...
 
     def rearm(self) -> None:
-        """A person has looked: release the gate, bring a dead policy back. Raises UserError if that fails."""
+        """Release the gate and restart a dead policy, after a person has looked. Raises UserError if that fails."""
         ...
 
     def health(self) -> Health: ...
@@ -149,7 +150,7 @@ class PolicyNode(LifecycleNode):
 
     @override
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """A transition raised: let go of everything; the node can be configured again."""
+        """Release everything after a transition that raised. The node can be configured again."""
         self.close()
         return _OK
 

@@ -35,20 +35,20 @@ class OperatorRequests:
         self.closed = True
 
     def begin(self) -> None:
-        """An attempt begins: it has no label yet."""
+        """Begin an attempt without a label."""
         with self._changed:
             self.outcome = None
             self.discarded = False
             self.in_attempt = True
 
     def settle(self) -> tuple[bool | None, bool]:
-        """The label with which the attempt is stored, and whether it was discarded: from here on neither can change."""
+        """Return the final label of the attempt, and whether it was discarded. Neither can change afterwards."""
         with self._changed:
             self.in_attempt = False
             return self.outcome, self.discarded
 
     def label(self, success: bool) -> None:
-        """The outcome, which ends a running attempt.
+        """Set the outcome, which ends a running attempt.
 
         Raises:
             UserError: if there is no attempt, as by `discard`.
@@ -75,7 +75,7 @@ class OperatorRequests:
             return self._start
 
     def open(self) -> None:
-        """The node is active: waiting makes sense; what was asked for before does not count."""
+        """Activate: requests from before do not count."""
         with self._changed:
             self.closed = self._start = False
 
@@ -137,19 +137,19 @@ class TopicTakeover(TakeoverSource):
         self.engaged = False
 
     def engage(self, engaged: bool) -> int:
-        """The person takes the commands or gives them back; returns the first tick at which that counts."""
+        """Take the commands, or give them back. Return the first tick at which that counts."""
         with self._lock:
             self.engaged = engaged
             return self._next_tick
 
     def move(self, position: Float32Array) -> None:
-        """A takeover command, float32 [A]."""
+        """Take a takeover command, float32 [A]."""
         with self._lock:
             self._position, self._moved_ns = position, self._now_ns()
 
     @override
     def reset(self, seed: int) -> None:
-        """A person who holds the robot goes on holding it in the next attempt."""
+        """Let a person who holds the robot hold it in the next attempt too."""
         with self._lock:
             self._clutch.release()
             self._next_tick = 0

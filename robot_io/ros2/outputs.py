@@ -77,7 +77,7 @@ class Curve(NamedTuple):
 
 
 def curve(points: int, recent: Recent) -> Curve:
-    """One point, to be reached a period after its arrival; or a smooth curve through the last commands.
+    """Return one point, one period after its arrival, or a smooth curve through the last commands.
 
     The curve brings every command ``points`` periods after it was sent, and rests in the newest one. It carries the
     clock's time, so the arrival of its message does not matter. For the next ``points`` - 2 periods it equals the
@@ -94,9 +94,10 @@ def curve(points: int, recent: Recent) -> Curve:
 
 
 def smooth_velocities(commands: Float32Array, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """At all commands [N, A] but the first, so that cubics are smooth and stay between neighbors; 0 at the last one.
+    """Return the slopes at all commands [N, A] but the first: cubics are smooth and stay between neighbors; 0 at the
+    last one.
 
-    Return the weighted harmonic mean of the slopes on both sides, 0 where they differ in sign. Source: Fritsch and
+    Each is the weighted harmonic mean of the slopes on both sides, 0 where they differ in sign. Source: Fritsch and
     Butland 1984, "A method for constructing local monotone piecewise cubic interpolants".
     """
     lengths = np.diff(times_s)[:, None]
@@ -123,7 +124,7 @@ def _velocity(_: OutputSettings, recent: Recent) -> Any:
 
 
 def _twist(output: OutputSettings, recent: Recent) -> Any:
-    """A step of x, y, z (m) and about them (rad) in one period, as velocities."""
+    """Return a step of x, y, z (m) and about them (rad) in one period, as velocities."""
     from geometry_msgs.msg import Twist, TwistStamped, Vector3
 
     linear, angular = (recent.commands[-1].astype(np.float64) * (1e9 / recent.period_ns)).reshape(2, 3).tolist()
@@ -143,7 +144,7 @@ def _pose(output: OutputSettings, recent: Recent) -> Any:
 
 
 def _gripper(output: OutputSettings, recent: Recent) -> Any:
-    """A goal when the command has changed, or the last one was missed; every goal ends the one before."""
+    """Return a goal when the command has changed, or the last one was missed; every goal ends the one before."""
     from control_msgs.action import GripperCommand
 
     if np.abs(recent.commands[-1] - recent.sent).max() <= output.tolerance:
@@ -232,7 +233,7 @@ def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -
 
 
 def with_quaternions(limits: RobotLimits, outputs: Sequence[OutputSettings]) -> RobotLimits:
-    """The limits, with the quaternions of pose outputs beside those that they name."""
+    """Add the quaternions of pose outputs to the limits."""
     ends = itertools.accumulate(len(output.joints) for output in outputs)
     of_poses = {end - 4 for output, end in zip(outputs, ends, strict=True) if output.type == "pose"}
     return replace(limits, quaternions=tuple(sorted(of_poses.union(limits.quaternions))))
@@ -242,19 +243,19 @@ class Sender(Protocol):
     """Where messages go."""
 
     def send(self, message: Any) -> bool:
-        """Without waiting; False if no receiver is there."""
+        """Send a command without waiting; False if no receiver is there."""
         ...
 
     def missed(self) -> bool:
-        """What was sent last was refused, or not answered in time."""
+        """Return whether the last command was refused, or not answered in time."""
         ...
 
     def listeners(self) -> int:
-        """How many take it."""
+        """Return the number of receivers."""
         ...
 
     def senders(self) -> int:
-        """How many send there, this one included."""
+        """Return the number of senders there, this one included."""
         ...
 
     def destroy(self) -> None: ...
@@ -277,7 +278,7 @@ class Output:
         self._recent: deque[tuple[int, Float32Array]] = deque(maxlen=settings.points + 2)
 
     def begin(self, rest: Float32Array) -> None:
-        """An attempt begins at a posture, float32 [A]; no command of the one before counts any more."""
+        """Begin an attempt at a posture, float32 [A]. Commands of the previous one do not count any more."""
         self._recent.extend((0, rest) for _ in range(self.settings.points + 2))
         self._sent = rest
         self._number = 0
@@ -292,7 +293,7 @@ class Output:
             self._sent, self._asks = command, True
 
     def remember(self, command: Float32Array) -> Recent:
-        """The last commands, with this one."""
+        """Return the last commands, with this one."""
         now_ns, period_ns = self._now_ns(), self._period_ns
         if not self._number:
             rest, size = self._recent[-1][1], len(self._recent)
@@ -373,7 +374,7 @@ class _Action:
 
 
 def open_output(node: Any, settings: OutputSettings, period_ns: int) -> Output:
-    """The output on a node, with `KINDS`' message or action."""
+    """Return the output on a node, with `KINDS`' message or action."""
     kind = KINDS[settings.type]
     module, _, name = kind.interface.rpartition(".")
     interface = getattr(importlib.import_module(module), name)

@@ -38,7 +38,7 @@ class Parameter:
     one_of: tuple[str, ...] = ()
 
     def named(self, name: str) -> "Parameter":
-        """The parameter of one camera or output."""
+        """Return the parameter of one camera or output."""
         default = self.default.format(name=name) if isinstance(self.default, str) else self.default
         described = self.description.format(name=name)
         return Parameter(self.name.format(name=name), default, described, self.low, self.high, self.one_of)
@@ -175,7 +175,7 @@ class Settings:
         return Dimensions(self.joints, state), Dimensions(self.command_joints, action)
 
     def path(self, name: str) -> Path | None:
-        """A parameter that names a file or a folder; None if it is empty."""
+        """Return a parameter that names a file or a folder; None if it is empty."""
         return Path(self[name]).expanduser() if self[name] else None
 
     def _camera(self, name: str) -> CameraSettings:
@@ -268,7 +268,7 @@ def declare_all(node: Any) -> None:
 
 
 def read_settings(node: Any) -> Settings:
-    """The declared parameters' present values.
+    """Return the declared parameters' present values.
 
     Raises:
         ConfigError: see `Settings`.
@@ -278,7 +278,7 @@ def read_settings(node: Any) -> Settings:
 
 
 def markdown_table() -> str:
-    """The parameters for the documentation."""
+    """Return the parameters for the documentation."""
     rows = ["| parameter | type | default | bounds | meaning |", "|---|---|---|---|---|"]
     for parameter in all_parameters(["NAME"], ["NAME"]):
         bounds = f"{parameter.low:g} to {parameter.high:g}" if parameter.high > parameter.low else ""

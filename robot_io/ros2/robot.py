@@ -288,7 +288,7 @@ class Ros2Robot:
         return action
 
     def last_command(self) -> Float32Array:
-        """The command that was sent last, float32 [A]."""
+        """Return the command that was sent last, float32 [A]."""
         assert self._command is not None
         return self._command
 
@@ -311,7 +311,7 @@ class Ros2Robot:
             self._command = still
 
     def close(self) -> None:
-        """Publishers and subscriptions are the node's."""
+        """Do nothing: publishers and subscriptions belong to the node."""
 
     @property
     def terminated(self) -> bool:
@@ -350,7 +350,7 @@ class Ros2Robot:
         return "; ".join(complaints)
 
     def _of_command(self, state: Float32Array) -> Float32Array:
-        """The commanded dimensions of a state [..., S], float32 [..., A]; steps, which are not measured, are 0."""
+        """Return the commanded dimensions of a state [..., S], float32 [..., A]; steps are not measured: 0."""
         measured = state[..., self._commanded]
         measured[..., self._step_dims] = 0.0
         return measured
@@ -393,6 +393,6 @@ class Interrupted(Exception):
 
 
 def _slices(settings: Settings) -> list[slice]:
-    """The part of the action that goes to each output."""
+    """Return the part of the action that goes to each output."""
     ends = np.cumsum([0, *(len(output.joints) for output in settings.outputs)]).tolist()
     return [slice(start, end) for start, end in itertools.pairwise(ends)]

@@ -25,7 +25,7 @@ class Streams:
         self._histories: dict[str, deque[tuple[int, Any]]] = {name: deque() for name in names}
 
     def add(self, name: str, captured_ns: int, value: Any) -> None:
-        """The next reading of a stream, with its capture time in the loop's time.
+        """Add the next reading of a stream, with its capture time in the loop's time.
 
         The last reading counts. A reading that is no newer than others by its stamp replaces them. So a stream whose
         time stands still neither grows nor looks fresh.
@@ -49,7 +49,7 @@ class Streams:
             return self._histories[name][-1]
 
     def since(self, name: str, since_ns: int) -> list[Any]:
-        """The values of a stream that were captured after that time, the newest last."""
+        """Return the values of a stream that were captured after that time, the newest last."""
         with self._lock:
             return [value for captured_ns, value in self._histories[name] if captured_ns > since_ns]
 
@@ -67,7 +67,7 @@ class Streams:
 
 
 def _nearest(history: deque[tuple[int, Any]], moment_ns: int) -> tuple[int, Any]:
-    """The reading nearest to a moment that the history has reached; of two at the same distance, the newer."""
+    """Return the reading nearest to a moment that the history has reached; of two at the same distance, the newer."""
     index = bisect_left(history, moment_ns, key=_captured_ns)
     before, after = history[max(index - 1, 0)], history[index]
     return before if moment_ns - before[0] < after[0] - moment_ns else after

@@ -176,7 +176,7 @@ def add_label_services(node: Any, label: Callable[[bool], str], discard: Callabl
 
 
 def add_trigger(node: Any, name: str, act: Callable[[], str]) -> None:
-    """A std_srvs/Trigger ``~/name``; a UserError of ``act`` becomes its refusal."""
+    """Offer a std_srvs/Trigger ``~/name``; a UserError of ``act`` becomes its refusal."""
     node.create_service(Trigger, f"~/{name}", lambda _, response: answer(response, act))
 
 

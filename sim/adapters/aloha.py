@@ -95,7 +95,9 @@ class AlohaEnv(CameraEnv):
         self._env.close()
 
     def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The action that keeps the arms where they are, float32 [14]: the last targets, at the start the posture."""
+        """Return the action that keeps the arms where they are, float32 [14]: the last targets, at the start the
+        posture.
+        """
         del state
         return self._last_action
 

@@ -104,7 +104,7 @@ class MetaWorldEnv(CameraEnv):
         self.native.close()
 
     def rest_action(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The action that keeps the hand where it is, float32 [4]: no motion, and the gripper's last effort."""
+        """Return the action that keeps the hand where it is, float32 [4]: no motion, and the gripper's last effort."""
         del state
         return np.array([0.0, 0.0, 0.0, self.last_action[3]], np.float32)
 
@@ -128,7 +128,7 @@ class MetaWorldEnv(CameraEnv):
 
 
 def _with_goal_mark(native_class: Any) -> Any:
-    """The native class with one body more in its scene, after all others and without effect on them."""
+    """Return the native class with one body more in its scene, after all others and without effect on them."""
 
     class Marked(native_class):
         def _initialize_simulation(self) -> tuple[mujoco.MjModel, mujoco.MjData]:

@@ -8,7 +8,7 @@ from vla_rl.core.errors import UserError
 
 
 def import_benchmark(module: str) -> ModuleType:
-    """The module, or a UserError that says how to get it."""
+    """Return the module, or a UserError that says how to get it."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside those packages are not the user's concern

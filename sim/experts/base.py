@@ -50,7 +50,7 @@ class Grasp:
 
 
 def expert_rng(seed: int) -> np.random.Generator:
-    """The draws of an expert's episode, kept apart from those of the environment, which has the same seed."""
+    """Return the draws of an expert's episode, kept apart from those of the environment, which has the same seed."""
     return np.random.default_rng([seed, _STREAM])
 
 
@@ -70,7 +70,7 @@ class CorrelatedNoise:
         self._value = np.zeros(shape)
 
     def draw(self) -> NDArray[np.float64]:
-        """The next value; the first ones are small, since it starts from zero."""
+        """Return the next value; the first ones are small, since it starts from zero."""
         fresh = self._rng.normal(0.0, self._scale, self._value.shape)
         self._value = self.memory * self._value + np.sqrt(1 - self.memory**2) * fresh
         return self._value
@@ -104,7 +104,7 @@ class Expert(ABC):
         self._noise = CorrelatedNoise(rng, self.action_noise, (len(self.env.arms), CHANNELS_PER_ARM - 1))
 
     def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The clean action (the label) and the one to send, both float32 [A] and within bounds."""
+        """Return the clean action (the label) and the one to send, both float32 [A] and within bounds."""
         space: Any = self.env.action_space
         clean = np.stack(self.plan())  # [arms, 4]
         sent = clean.copy()
@@ -113,16 +113,16 @@ class Expert(ABC):
         return clean.astype(np.float32), sent.astype(np.float32)
 
     def last_sent(self) -> NDArray[np.float64]:
-        """The action of the last step, float64 [A]; after a reset, the one that keeps the arms where they are."""
+        """Return the action of the last step, float64 [A]; after a reset, the one that holds the arms still."""
         return self.env.data.ctrl
 
     @abstractmethod
     def plan(self) -> list[NDArray[np.float64]]:
-        """The target [4] of every arm in the present state."""
+        """Return the target [4] of every arm in the present state."""
 
     @abstractmethod
     def progress(self) -> float:
-        """How much of the task is done, 0 to 1; grows within a sub-goal and from one to the next."""
+        """Return how much of the task is done, 0 to 1; grows within a sub-goal and from one to the next."""
 
     def move(self, arm: int, goal: NDArray[np.float64], opening: float, pace: float = 1.0) -> NDArray[np.float64]:
         """Target [4] that takes an arm straight towards `goal` at a bounded speed."""
@@ -135,11 +135,11 @@ class Expert(ABC):
         return np.append(here + way, opening)
 
     def grip_target(self, name: str, grasp: Grasp) -> NDArray[np.float64]:
-        """Where the grip point must be to hold an object, [3] meters."""
+        """Return where the grip point must be to hold an object, [3] meters."""
         return self._grip_point(name, grasp) + self.style.grip_offset
 
     def holds(self, arm: int, name: str, grasp: Grasp) -> bool:
-        """Whether an arm's fingers are closed on an object."""
+        """Return whether an arm's fingers are closed on an object."""
         off = np.abs(self.env.grip_points()[arm] - self._grip_point(name, grasp))
         near = off[0] < grasp.half_length + 0.012 and off[1] < 0.014 and off[2] < 0.022
         return bool(near and self.env.openings()[arm] < grasp.width + 0.007)
@@ -173,11 +173,13 @@ class Expert(ABC):
         return self.move(arm, np.array([beside[0] + outwards * 0.005, here[1], here[2]]), GRIPPER_OPENING_MAX)
 
     def out_of_the_way(self, stray: NDArray[np.float64], height: float) -> NDArray[np.float64]:
-        """Where the left arm waits with its object while the right one fetches its own from near the middle, [3]."""
+        """Return where the left arm waits with its object while the right one fetches its own from near the middle,
+        [3].
+        """
         return np.array([-0.09, -0.085 if stray[1] > 0 else 0.085, height])
 
     def reached(self, arm: int, name: str, grasp: Grasp) -> float:
-        """How far an arm is on the way to holding an object: 0 far away, 0.7 around it, 1 holding it."""
+        """Return how far an arm is on the way to holding an object: 0 far away, 0.7 around it, 1 holding it."""
         if self.holds(arm, name, grasp):
             return 1.0
         way = float(np.linalg.norm(self.env.grip_points()[arm] - self.grip_target(name, grasp)))

@@ -42,7 +42,7 @@ class HandoverExpert(Expert):
         return done + 0.15 * self.reached(RIGHT, "bar", RIGHT_END)
 
     def _meeting_point(self) -> NDArray[np.float64]:
-        """Where the bar's base hangs when it changes hands, [3]."""
+        """Return where the bar's base hangs when it changes hands, [3]."""
         return np.array([0.008, 0.0, MEETING_LIFT_M]) + self.style.meeting_offset
 
     def _bar_is_right(self) -> bool:

@@ -38,7 +38,7 @@ class LidOnBoxExpert(Expert):
         return done + 0.3 * nearness(float(np.linalg.norm(lid - box - (0.0, 0.0, BOX_HEIGHT - PLUG_HEIGHT))), 0.22)
 
     def _meeting_point(self) -> NDArray[np.float64]:
-        """Where the box stands while the lid is put on, [3]."""
+        """Return where the box stands while the lid is put on, [3]."""
         return np.array([0.008, 0.0, 0.0]) + self.style.meeting_offset * (1.0, 1.0, 0.0)
 
     def _plan_left(self) -> NDArray[np.float64]:

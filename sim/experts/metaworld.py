@@ -29,7 +29,7 @@ class MetaWorldExpert:
         self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / STEP_M, (3,))
 
     def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The clean action (the label) and the one to send, both float32 [4] and within bounds."""
+        """Return the clean action (the label) and the one to send, both float32 [4] and within bounds."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns at every step that its own actions are cut to [-1, 1]
             clean = np.clip(self._policy.get_action(self.env.native_observation), -1.0, 1.0)
@@ -39,9 +39,9 @@ class MetaWorldExpert:
         return clean.astype(np.float32), sent.astype(np.float32)
 
     def progress(self) -> float:
-        """The best of Meta-World's dense reward so far, 0 to 1."""
+        """Return the best of Meta-World's dense reward so far, 0 to 1."""
         return self.env.progress
 
     def last_sent(self) -> NDArray[np.float64]:
-        """The action of the last step, float64 [4]."""
+        """Return the action of the last step, float64 [4]."""
         return self.env.last_action

@@ -42,7 +42,7 @@ class PegInsertExpert(Expert):
         return Grasp(height=0.017, width=width, half_length=width / 2)
 
     def _meeting_point(self) -> NDArray[np.float64]:
-        """Where the socket's base hangs while the peg goes in, [3]."""
+        """Return where the socket's base hangs while the peg goes in, [3]."""
         return np.array([0.0, 0.0, MEETING_LIFT_M]) + self.style.meeting_offset
 
     def _plan_left(self) -> NDArray[np.float64]:

@@ -42,7 +42,7 @@ class HandoverEnv(TabletopEnv):
         self.place("pad", 0.080 + dx, dy)
 
     def on_pad(self) -> bool:
-        """Whether the bar lies on the pad."""
+        """Return whether the bar lies on the pad."""
         off = self.position("bar") - self.position("pad")
         return bool(np.hypot(off[0], off[1]) < self.tolerance and off[2] < ON_TABLE)
 

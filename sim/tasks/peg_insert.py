@@ -60,7 +60,7 @@ class PegInsertEnv(TabletopEnv):
             self.place(name, x + dx, dy, rng.uniform(-0.2, 0.2) * spread)
 
     def insertion_depth(self) -> float:
-        """How far the peg's end is below the rim, meters; negative while it is above the rim or beside the hole."""
+        """Return the depth of the peg's end below the rim, meters; negative above the rim or beside the hole."""
         x, y, z = self.in_frame_of("socket", self.position("peg"))
         if max(abs(x), abs(y)) > PEG_HALF:
             return -1.0

@@ -50,7 +50,7 @@ class PickPlaceEnv(TabletopEnv):
         self.place("cube", 0.065 + dx, dy, rng.uniform(-0.3, 0.3) * spread)
 
     def in_tray(self) -> bool:
-        """Whether the cube lies in the tray."""
+        """Return whether the cube lies in the tray."""
         x, y, z = self.in_frame_of("tray", self.position(self.cube))
         return bool(max(abs(x), abs(y)) < self.tray_half and z < TRAY_RIM)
 
@@ -59,6 +59,6 @@ class PickPlaceEnv(TabletopEnv):
 
 
 def cube_xml(name: str, rgba: str) -> str:
-    """A cube that stands on the table."""
+    """Return a cube that stands on the table."""
     geom = box_geom((CUBE_HALF,) * 3, (0, 0, CUBE_HALF), rgba, 'class="object" friction="0.4"')
     return standing_object(name, geom, 0.05, 2 * CUBE_HALF, 5e-5)

@@ -98,7 +98,7 @@ def _practice(arguments: argparse.Namespace, monitor: "Monitor", address: str) -
 
 
 def _asked_task(arguments: argparse.Namespace) -> str:
-    """The task's name, found without the seconds that it takes to load what trains."""
+    """Return the task's name, found without the seconds that it takes to load what trains."""
     named = [word.removeprefix("task.env=") for word in arguments.overrides if word.startswith("task.env=")]
     file = arguments.resume / "config.yaml" if arguments.resume else config_file(arguments.config or DEFAULT_CONFIG)
     return str(named[-1] if named else read_yaml(file).get("task", {}).get("env", ""))

@@ -107,7 +107,7 @@ def _quantize(arguments: argparse.Namespace, folder: Path) -> Path:
 
 
 def _is_unverifiable(arguments: argparse.Namespace) -> bool:
-    """Whether ONNX Runtime on a CPU, which was asked to verify, cannot run the precision."""
+    """Return whether ONNX Runtime on a CPU, which was asked to verify, cannot run the precision."""
     return arguments.precision in ("bf16", "fp8", "int8", "int4") and arguments.verify == "ort-cpu"
 
 

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig]":
-    """The run folder that the arguments name, made or found, and its config."""
+    """Return the run folder that the arguments name, made or found, and its config."""
     from vla_rl.training.finetune import FinetuneConfig, start_run
 
     if arguments.resume:
@@ -93,7 +93,7 @@ def _open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, FinetuneConfig
 
 
 def _policy_folder(path: Path) -> Path:
-    """A policy's folder. Raises UserError with the newest version for a run folder."""
+    """Return a policy's folder. Raises UserError with the newest version for a run folder."""
     if (path / "config.json").is_file():
         return path
     versions = RunFolder(path).policy_versions() if path.is_dir() else []

@@ -98,7 +98,7 @@ def _rank(arguments: argparse.Namespace) -> int:
 
 
 def _clip_file(arguments: argparse.Namespace, name: str) -> Path:
-    """Where the clip goes. Raises UserError for a name that is neither a clip's nor a picture's."""
+    """Return where the clip goes. Raises UserError for a name that is neither a clip's nor a picture's."""
     out: Path = arguments.out or arguments.folder / name
     if out.suffix not in (".mp4", ".webp", ".png"):
         raise UserError(f"{out} is neither .mp4 or .webp (a clip) nor .png (a contact sheet)")

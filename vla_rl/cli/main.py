@@ -116,7 +116,7 @@ def _need_descriptors() -> None:
 
 
 def _told(error: BaseException, verb: str) -> tuple[int, str]:
-    """The exit code and the line for whatever was raised; raises what asks for an exit of its own."""
+    """Return the exit code and the line for whatever was raised; raises what asks for an exit of its own."""
     hint = "; what is saved is safe" + (", go on with --resume" if verb in RESUMABLE else "")
     match error:
         case SystemExit() | GeneratorExit():
@@ -146,7 +146,9 @@ def _told(error: BaseException, verb: str) -> tuple[int, str]:
 
 
 def _place_of_others(error: BaseException) -> str:
-    """The file and line of a user's task, algorithm or strategy that raised; empty if we did, or a library for us."""
+    """Return the file and line of a user's task, algorithm or strategy that raised; empty if we did, or a library for
+    us.
+    """
     ours, parts = Path(vla_rl.__file__).parents[1], declared_packages()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)
@@ -171,7 +173,7 @@ def _main(argv: list[str]) -> int:
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
-    """The parser of a verb. Its module's docstring is the help: what the verb does, and one example."""
+    """Return the parser of a verb. Its module's docstring is the help: what the verb does, and one example."""
     module = _module(name)
     parser = VerbParser(f"vla-rl {name}", description=module.__doc__, formatter_class=HelpFormatter)
     module.add_arguments(parser)

@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _task_of(run: Path) -> "TaskConfig | None":
-    """The task of a run, in whose simulation episodes are drawn again; None for offline fine-tuning, which has none.
+    """Return the task of a run, in whose simulation episodes are drawn again; None for offline fine-tuning, which has
+    none.
 
     Raises:
         UserError: if there is no run, or its config does not fit this program.

@@ -62,7 +62,7 @@ def _spec_of_one(episode: EpisodeHeader, cameras: tuple[str, ...], delta_dims: t
 
 
 def data_statistics(cache: FrameCache, discrete_dims: Sequence[int]) -> Statistics:
-    """Statistics of everything in the cache; each dimension's over the robots that have it."""
+    """Return statistics of everything in the cache; each dimension's over the robots that have it."""
     state_lacks, action_lacks = _lacking(cache)
     return Statistics.from_arrays(
         cache.state, cache.action, discrete_dims, ~state_lacks, ~action_lacks, _dimensions(cache)

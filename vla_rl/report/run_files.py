@@ -333,6 +333,6 @@ def _read_metrics(file: Path, problems: list[str]) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> Any:
-    """The value if it is a finite number, else None."""
+    """Return the value if it is a finite number, else None."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     return value if is_number else None

@@ -85,7 +85,7 @@ def _shrunk(picture: Uint8Array) -> Uint8Array:
 
 
 def check_images(seen: Seen) -> Iterable[HealthFinding]:
-    """Pictures that stand still while the robot moves, and pictures that show nothing."""
+    """Return pictures that stand still while the robot moves, and pictures that show nothing."""
     states: dict[int, list[NDArray[np.float32]]] = {}
     for episode, _ in seen:
         states.setdefault(episode.state.shape[1], []).append(episode.state)
@@ -122,7 +122,7 @@ def _is_frozen(episode: Episode, view: Camera, usual: NDArray[np.float32]) -> bo
 
 
 def check_swaps(seen: Seen) -> Iterable[HealthFinding]:
-    """Episodes in which two cameras show what the other one shows elsewhere."""
+    """Return episodes in which two cameras show what the other one shows elsewhere."""
     if len(seen) < 3:
         return
     common = sorted(set.intersection(*(set(cameras) for _, cameras in seen)))

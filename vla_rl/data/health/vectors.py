@@ -18,7 +18,7 @@ CLOSE, STANDS_OUT = 0.2, 0.5  # of the spread: actions are positions; over the e
 
 
 def check_vectors(episodes: Sequence[Episode]) -> Iterable[HealthFinding]:
-    """Dimensions that hardly move, stay at one end, or jump."""
+    """Return dimensions that hardly move, stay at one end, or jump."""
     for what in ("state", "action"):
         groups: dict[int, list[tuple[Episode, NDArray[np.float64]]]] = {}
         for each in episodes:
@@ -68,7 +68,7 @@ def _check_dimension(
 
 
 def check_lags(episodes: Sequence[Episode]) -> Iterable[HealthFinding]:
-    """Actions that follow the states which they should have caused."""
+    """Return actions that follow the states which they should have caused."""
     late = [(each, lag) for each in episodes if (lag := _lag(each)) is not None and lag < 0]
     if late:
         lags = " or ".join(map(str, sorted({-lag for _, lag in late})))

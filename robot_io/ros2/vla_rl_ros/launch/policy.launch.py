@@ -17,7 +17,7 @@ from lifecycle_msgs.msg import Transition
 
 
 def generate_launch_description() -> LaunchDescription:
-    """The node, configured and activated unless ``autostart:=false``."""
+    """Launch the node, configured and activated unless ``autostart:=false``."""
     example = PathJoinSubstitution([FindPackageShare("vla_rl_ros"), "config", "example.yaml"])
     arguments = [
         DeclareLaunchArgument("namespace", default_value="", description="of this robot"),

@@ -17,7 +17,7 @@ _ALWAYS = ("joint_states", "policy_node/takeover_command", "robot_description", 
 
 
 def topics_of(params: Path, namespace: str) -> list[str]:
-    """The topics of a node with that file of parameters, with the namespace before those that are relative."""
+    """Return the topics of a node with that file of parameters, with the namespace before those that are relative."""
     (content,) = yaml.safe_load(params.read_text()).values()
     values: dict[str, Any] = content["ros__parameters"]
     cameras, outputs = values.get("camera", {}), values.get("output", {})

@@ -13,7 +13,7 @@ from launch_ros.substitutions import FindPackageShare
 
 
 def generate_launch_description() -> LaunchDescription:
-    """The task's environment as a robot with /clock, and the scripted expert as the policy unless one is named."""
+    """Launch the task's environment as a robot with /clock, and the named policy or the scripted expert."""
     share = FindPackageShare("vla_rl_ros")
     arguments = [
         DeclareLaunchArgument("env", default_value="sim:vla_rl/PegInsert-v0", description="gymnasium id"),

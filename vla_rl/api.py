@@ -353,9 +353,9 @@ def _evaluation(
 
             def play(count: int) -> Outcomes:
                 headers.extend(run_missing(pool, jobs[len(headers) : count], "evaluate"))
-                starts = tuple(job.seeds[0] for job in jobs[:count])
-                success, lengths = zip(*((each.success is True, each.length) for each in headers), strict=True)
-                return Outcomes(starts, success, lengths, EpisodeStore(out))
+                rows = ((each.seed, each.success is True, each.length, each.env_id) for each in headers)
+                starts, success, lengths, tasks = zip(*rows, strict=True)
+                return Outcomes(starts, success, lengths, tasks, EpisodeStore(out))
 
             yield play
 

@@ -81,6 +81,21 @@ def override_items(changes: Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
 
+def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
+    """Read ``section.key=value`` items as config changes; the values are YAML.
+
+    Raises:
+        ConfigError: For an item without "=", or a value that is no YAML.
+    """
+    changes = {}
+    for item in items:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise ConfigError(f"override {item!r} has no '='; write it as section.key=value")
+        changes[key.strip("-")] = _parse_value(key, value)
+    return changes
+
+
 def load_config[ConfigT](
     config_class: type[ConfigT],
     file: Path | None = None,
@@ -196,11 +211,8 @@ def _set_nested(raw: dict[str, Any], path: list[str], value: Any) -> None:
 
 def _with_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     raw = copy.deepcopy(raw)
-    for item in overrides:
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise ConfigError(f"override {item!r} has no '='; write it as section.key=value")
-        _set_nested(raw, key.strip("-").split("."), _parse_value(key, value))
+    for key, value in parse_overrides(overrides).items():
+        _set_nested(raw, key.split("."), value)
     return raw
 
 

@@ -21,6 +21,7 @@ class Outcomes:
         seeds: Reset seed of each episode.
         success: Whether each episode succeeded.
         lengths: Number of steps of each episode; empty if unknown.
+        tasks: Name of the task of each episode; empty if unknown.
         store: The episodes; None if they are not kept.
 
     Example:
@@ -34,6 +35,7 @@ class Outcomes:
     seeds: tuple[int, ...]
     success: tuple[bool, ...]
     lengths: tuple[int, ...] = ()
+    tasks: tuple[str, ...] = ()
     store: "EpisodeStore | None" = field(default=None, repr=False, compare=False)
 
     @property

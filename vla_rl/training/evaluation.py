@@ -6,17 +6,14 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from deploy_trt.runtime.probe import BackendName
-from vla_rl.acting.capability import check_chunks
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.task import env_creator
 from vla_rl.core.cache_keys import cache_key, code_digest, package_versions
-from vla_rl.core.config import load_config
-from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
 from vla_rl.core.registry import OUR_PACKAGES, find
 from vla_rl.data.episode_header import EpisodeHeader
@@ -95,64 +92,6 @@ def evaluation_jobs(
         )
         for index in range(episodes)
     ]
-
-
-class RunEvaluation(NamedTuple):
-    """Success of a run's policy.
-
-    Attributes:
-        version: Of the policy.
-        store: Folder that keeps the episodes.
-        reused: Number of episodes that the store had already.
-        outcomes: Task -> success of each of its episodes.
-    """
-
-    version: int
-    store: Path
-    reused: int
-    outcomes: dict[str, list[bool]]
-
-
-def evaluate_run(
-    run: Path,
-    version: int | None = None,
-    episodes: int = 100,
-    changes: Sequence[str] = (),
-    store: Path | None = None,
-) -> RunEvaluation:
-    """Let a policy of a run act on the held-out seeds.
-
-    Args:
-        run: The run folder.
-        version: Of the policy; None: the newest.
-        episodes: Number of held-out seeds.
-        changes: Items ``key=value`` that change the run's config.
-        store: Folder that keeps the episodes; None: one in the run folder.
-
-    Raises:
-        UserError: If there is no such policy, or a change does not fit.
-    """
-    from vla_rl.training.practice import make_pool
-
-    if episodes < 1:
-        raise UserError(f"--episodes is {episodes}; it must be at least 1")
-    folder, config = RunFolder.open(run, RunConfig)
-    if changes:
-        config = load_config(RunConfig, folder.config_file, changes)
-    policy = find_policy(run, version)
-    chosen = int(policy.path.name.rpartition("_")[2])
-    check_chunks(config.execution, policy)
-    torch.set_num_threads(1)  # as rollout workers have, should there be none
-    out = store or folder.path / f"eval-v{chosen:04d}"
-    jobs = evaluation_jobs(config, policy.path, out, episodes)
-    kept = EpisodeStore(out)
-    reused = sum(job.episode_id in kept for job in jobs)
-    with make_pool(config) as pool:
-        headers = run_missing(pool, jobs)
-    outcomes: dict[str, list[bool]] = {}
-    for header in headers:
-        outcomes.setdefault(header.env_id, []).append(header.success is True)
-    return RunEvaluation(chosen, out, reused, outcomes)
 
 
 def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str, Any]]:

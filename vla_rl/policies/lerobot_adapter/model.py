@@ -204,8 +204,8 @@ class LeRobotModel(TrainablePolicy):
         ours = read_ours(folder)
         if ours is None:
             raise CheckpointError(
-                f"{folder} does not say what its numbers were normalized by (no {OURS}); fine-tune it first: "
-                f"vla-rl finetune --policy {folder} --data PATH"
+                f"{folder} is lerobot's alone (no {OURS}). Adopt it: python -m vla_rl.policies.lerobot_adapter "
+                f"{folder} OUT CONTROL_HZ; or fine-tune it first: vla-rl finetune --policy {folder} --data PATH"
             )
         return cls._read(folder, ours.spec, ours.statistics, pretrained=True).eval(), ours.meta
 

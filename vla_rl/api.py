@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from vla_rl.acting.env import AnyEnv, as_env
-from vla_rl.acting.policy_folder import AnyPolicy, is_name, load_named, on_disk
+from vla_rl.acting.policy_folder import AnyPolicy, is_name, on_disk, opened
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_to_dict, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
@@ -326,9 +326,7 @@ def _evaluation(
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob, RolloutPool
 
-    if isinstance(policy, str) and is_name(policy):
-        policy = load_named(policy)
-    with on_disk(policy) as folder:
+    with opened(policy) as policy, on_disk(policy) as folder:
         config = _acting_config(as_env(env).task, _run_of(policy), changes)
         if folder is None:
             call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ

@@ -146,9 +146,23 @@ def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
         ) from error
 
 
-def _named(name: str) -> PolicyFolder:
-    policy = load_named(name)
+@contextmanager
+def opened(policy: AnyPolicy) -> Iterator[AnyPolicy]:
+    """Yield a policy; one that is given by its name is loaded, and a connection to its server is closed afterwards."""
+    if not is_name(policy):
+        yield policy
+        return
+    named = load_named(str(policy))
     try:
+        yield named
+    finally:
+        if hasattr(named, "close"):
+            named.close()
+
+
+def _named(name: str) -> PolicyFolder:
+    with opened(name) as policy:
+        assert isinstance(policy, BasePolicy)
         return PolicyFolder(
             Path(),
             policy.spec,
@@ -160,9 +174,6 @@ def _named(name: str) -> PolicyFolder:
             name=name,
             n_obs_steps=getattr(policy, "n_obs_steps", 1),
         )
-    finally:
-        if hasattr(policy, "close"):
-            policy.close()
 
 
 def _head_in(path: Path) -> frozenset[str]:

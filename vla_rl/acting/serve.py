@@ -9,6 +9,7 @@ import ipaddress
 import itertools
 import logging
 import os
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,7 @@ from websockets.exceptions import ConnectionClosed
 from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import UserError, one_line
+from vla_rl.core.processes import learner_threads
 from vla_rl.core.protocols import Policy
 from vla_rl.core.signals import deferred_signals
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
@@ -69,6 +71,8 @@ def serve(
         found = find_policy(source, version)
         server = PolicyServer(found, clients, device, interface, os.environ.get(TOKEN, ""))
         server.check_address(host)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(learner_threads(0))  # a robot's inference process has one
         asyncio.run(server.run(host, port, lambda: asked() is not None))
         if stop := asked():
             raise stop

@@ -114,7 +114,7 @@ def docstring(text: str) -> Iterator[str]:
     """Yield the paragraphs and entries of a docstring, without examples and equations."""
     for paragraph in re.split(r"\n\s*\n", cleandoc(text)):
         lines = paragraph.splitlines()
-        if re.match(r"Examples?:", lines[0]) or lines[0].startswith(("    ", ">>>", "```")):
+        if re.match(r"Examples?:", lines[0]) or lines[0].startswith(("    ", ">>>", "```", "===")):
             continue
         if re.match(r"[A-Z]\w+:$", lines[0]):
             lines = [re.sub(_ENTRY, "\0", line) for line in lines[1:]]

@@ -1,10 +1,10 @@
 """TensorRT engines from the graphs of a deployment folder, on the machine that will run them. Through polygraphy.
 
-Precision comes from the types and the Q/DQ nodes in the graphs, never from a builder flag: networks are strongly typed
+Precision comes from the types and the Q/DQ nodes in the graphs, never from a builder flag. Networks are strongly typed
 on TensorRT 10, and TensorRT 11 knows no other kind. An engine is found again by a key of everything that it depends on.
 
-TensorRT-RTX also builds where there is no GPU, for GPUs that it is told of: this proves in CI that its parser and its
-builder accept every graph. Each build runs in a process of its own, since a library without its driver may crash.
+TensorRT-RTX also builds without a GPU, for named GPUs. This proves in CI that its parser and its builder accept every
+graph. Each build runs in a process of its own, since a library without its driver may crash.
 """
 
 import json

@@ -57,7 +57,7 @@ class ExplorationPolicies:
         self._folder.cleanup()
 
     def load(self, checkpoint: Path) -> DeployedPolicy:
-        """The policy of a checkpoint in its precision. It acts until the next one is loaded.
+        """Return the policy of a checkpoint in its precision. It acts until the next one is loaded.
 
         Raises:
             CheckpointError: if it is damaged.
@@ -72,7 +72,7 @@ class ExplorationPolicies:
         return load_deployed(folder, require=self._backend)
 
     def _refreshed(self, checkpoint: Path) -> DeployedPolicy | None:
-        """The policy that acts, with the weights of a checkpoint; None if its graphs cannot take them."""
+        """Return the policy that acts, with the weights of a checkpoint; None if its graphs cannot take them."""
         if self._exported is None:
             return None
         try:

@@ -115,7 +115,7 @@ def quantize_deployment(
 
 
 def _converted(deployment: Deployment, quantizers: Mapping[str, Callable[[Path, Path], None]]) -> dict[str, bytes]:
-    """All graphs with their weights inside, those that have a quantizer quantised."""
+    """Return all graphs with their weights inside, those that have a quantizer quantised."""
     import onnx
 
     graphs = {}

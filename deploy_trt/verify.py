@@ -1,7 +1,7 @@
 """Whether a deployment does what its policy does: the ladder from recorded answers of torch to success in simulation.
 
-Needs no torch: what torch made of the probes is recorded in the folder, and the effect of changed weights is compared
-with the float32 graphs executed node by node.
+Needs no torch: the folder holds torch's outputs of the probes. The effect of changed weights is compared with the
+float32 graphs, executed node by node.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,7 +71,7 @@ def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[b
 
 
 def _robot_units(manifest: Manifest, ours: Sequence[Array], theirs: Sequence[Array]) -> Rung:
-    """The whole chunk as the robot gets it: on average within a part of the usual size of each dimension."""
+    """Return the whole chunk as the robot gets it: on average within a part of the usual size of each dimension."""
     action, chunk = Normalization(manifest.action), np.s_[..., : manifest.horizon, : manifest.spec.action_dim]
     pairs = zip(ours, theirs, strict=True)
     gaps = np.stack([np.abs(action.denormalize(a[chunk]) - action.denormalize(b[chunk])) for a, b in pairs])
@@ -83,8 +83,8 @@ def _robot_units(manifest: Manifest, ours: Sequence[Array], theirs: Sequence[Arr
 
 
 def _selections(program: Program, probes: Mapping[str, Array]) -> Iterator[Rung]:
-    """First the graph alone, on the chunks that torch drew. Then the chunk that is executed: the candidate that torch
-    chose, or one with nearly its value, since a tie is decided by rounding; with the same actions where it is the same.
+    """First the graph alone, on the chunks that torch drew. Compare the executed chunk. It is the candidate that torch
+    selected, with its actions, or one with nearly its value, since rounding decides a tie.
     """
     recorded = [Selected(*row) for row in zip(probes["executed"], probes["chosen"], probes["values"], strict=True)]
     gap = selection_gap(probe_selections(program, probes, recorded=True), recorded, program.units)
@@ -146,7 +146,7 @@ def _moves(before: list[Array], after: list[Array]) -> Array:
 
 
 def _group(name: str) -> str:
-    """The part of the network that a weight belongs to: the first two parts of its name."""
+    """Return the part of the network that a weight belongs to: the first two parts of its name."""
     return ".".join(name.split(".")[:2])
 
 

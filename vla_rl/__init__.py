@@ -9,9 +9,9 @@ import os
 import sys
 from typing import Any
 
-# torch's OpenMP reads this once, when it is loaded. By default a waiting thread spins for milliseconds: beside a busy
-# process each of the many short waits of a gradient step then costs a time slice of the scheduler. A brief spin, a few
-# microseconds, spares idle cores the sleep.
+# torch's OpenMP reads this once, when it is loaded. By default a waiting thread spins for milliseconds. Beside a busy
+# process each short wait of a gradient step then costs a time slice of the scheduler. A brief spin, a few microseconds,
+# spares idle cores the sleep.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 

@@ -46,7 +46,7 @@ class WeightingConfig:
 
 @dataclass(frozen=True)
 class HorizonConfig(WeightingConfig):
-    """The same, of algorithms whose advantage compares two states of an episode.
+    """Options of algorithms whose advantage compares two states of an episode.
 
     Attributes:
         advantage_horizon: n, the steps between s and s'. The paper leaves open whether its step is a frame (1) or a
@@ -67,8 +67,8 @@ class AdvantageConfig(HorizonConfig):
 
     Attributes:
         efficiency_scale: multiplies A_e; 1 is the paper. A_e is in raw steps inside a tanh, which saturates at about 2.
-        weighs_people: demonstrations and interventions weigh their gate as well, where the paper has 1: of people who
-            pause, miss and go astray, not every step is worth as much.
+        weighs_people: Demonstrations and interventions weigh their gate as well, where the paper has 1. Not every step
+            of an imperfect person is worth as much.
     """
 
     efficiency_scale: float = 1.0
@@ -124,8 +124,8 @@ def viability(logit: Array) -> Array:
 def advantages(values: Values, samples: Samples) -> tuple[Array, Array]:
     """(A_v in logits, A_e in steps), float [B] each.
 
-    The last step has no s' (unstated in the paper): s' is then the last state, and after a success its V_e is 0, its
-    training target, so that A_e is the TD error.
+    The last step has no s' (unstated in the paper): s' is then the last state. After a success its V_e is 0, its
+    training target, so A_e is the TD error.
     """
     later = _library(values.efficiency).where(samples.ended & samples.success, 0.0, values.efficiency_later)
     return (
@@ -144,7 +144,7 @@ def advantage_gate(
 
 
 def gated(samples: Samples, config: AdvantageConfig) -> Array:
-    """The samples that weigh their gate, bool [B]."""
+    """Return the samples that weigh their gate, bool [B]."""
     rollouts = samples.rollout & samples.success
     return rollouts | samples.demonstration | samples.intervention if config.weighs_people else rollouts
 
@@ -168,7 +168,7 @@ def normalize(weight: Array, samples: Samples) -> Array:
 
 
 def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:
-    """The weight of each sample in the actor's loss, and diagnostics.
+    """Return the weight of each sample in the actor's loss, and diagnostics.
 
     Args:
         values: of the critics, detached.
@@ -187,7 +187,7 @@ def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int
 
 
 def diagnostics(gates: Array, weight: Array, samples: Samples, config: AdvantageConfig) -> dict[str, float]:
-    """How the weights came out.
+    """Return how the weights came out.
 
     Returns:
         ``gate_mean`` and ``gate_saturated`` (the fraction with |g - 1| > 0.95) over the samples that the gate weighs; 1
@@ -212,7 +212,7 @@ def effective_samples(weight: Array) -> float:
 
 
 def _mean(column: Array, mask: Array) -> Array:
-    """The mean over a mask, 0 where it is empty."""
+    """Return the mean over a mask, 0 where it is empty."""
     return (column * mask).sum() / max(int(mask.sum()), 1)
 
 

@@ -1,4 +1,5 @@
-"""Who may teach what: episodes of policy, human and demonstration steps -> segments -> one explicit mask per loss.
+"""Which loss may use which step: episodes of policy, human and demonstration steps -> segments -> one explicit mask per
+loss.
 
 A person who takes over repairs what the policy broke. If the outcome of such an episode labeled all of its steps, the
 states from which the policy fails would look viable. So every loss sees only the steps whose label means what the loss
@@ -15,15 +16,15 @@ demonstration                           never                    of successes   
 
 Rules for the policy segment that ends in a takeover:
 
-- ``paper``: no label. If a fraction f of the failing episodes is rescued, the failures among the labels are thinned
-  out and the value of the initial state tends to s / (s + (1 - f)(1 - s)) instead of the success rate s.
+- ``paper``: no label. If a fraction f of the failing episodes is rescued, failures become rare among the labels. The
+  value of the initial state then tends to s / (s + (1 - f)(1 - s)) instead of the success rate s.
 - ``takeover_is_failure``: label 0, because a takeover is evidence that the policy would have failed. Removes that bias.
 
-A person's device may command fewer dimensions than the robot has (the arm, but not the gripper): during an
-intervention the others still show what the policy left there, and `imitated_dims` keeps them out of the actor's loss.
+A person's device may command fewer dimensions than the robot has (the arm, but not the gripper). During an intervention
+the others still show the policy's values, and `imitated_dims` keeps them out of the actor's loss.
 
-Two options are for people as they are, slow to get hold and hesitant: `takeover_lead_steps` and `idle_steps`, which
-only ever take steps away from a loss.
+Two options are for slow and hesitant people: `takeover_lead_steps` and `idle_steps`. They only take steps away from a
+loss.
 
 An unlabeled outcome (``success=None``) gives no label, trains no efficiency and excludes the policy's steps from the
 actor; what people did is still imitated. Pure numpy, vectorized over a flat array of many episodes. Source: arXiv
@@ -77,19 +78,18 @@ class CreditConfig:
 
     Attributes:
         rule: ``paper`` or ``takeover_is_failure``, see the module's docstring.
-        min_human_steps: a human step belongs to an intervention if some window of `WINDOW` times as many consecutive
-            steps around it holds at least this many human steps. Fewer are a touch, not a takeover: they count as the
-            policy's steps.
+        min_human_steps: Number of human steps that make an intervention, within some window of `WINDOW` times as many
+            consecutive steps. Fewer are a touch, not a takeover: they count as the policy's steps.
         endings_are_takeovers: the human steps that an episode ends with are an intervention, however few. A success
-            ends the episode, so it cuts rescues short: without this, the nine steps in which a person finishes what
-            the policy could not make the whole episode a success of the policy. False is the paper.
+            ends the episode, so it cuts rescues short. Without this, a rescue of nine steps at the end would make the
+            whole episode a success of the policy. False is the paper.
         intervention_dims: the action dimensions that a person commands when taking over, counted from 0; empty: all.
             The actor does not imitate the others during an intervention.
         takeover_lead_steps: the first so many steps of an intervention are not imitated: the person is getting hold of
             the device, the robot hardly moves. They stay in the efficiency loss: the time passed. Where a person begins
             the episode, there is no takeover, and all of their steps count.
-        idle_steps: a run of at least so many of a person's steps, taking over or demonstrating, whose commanded motion
-            stays below `IDLE_MOTION` is not imitated; 0: none is. It stays in the efficiency loss.
+        idle_steps: Length from which a person's pause is not imitated: a run of steps whose commanded motion stays
+            below `IDLE_MOTION`. 0: all pauses are imitated. It stays in the efficiency loss.
     """
 
     rule: str = "paper"
@@ -120,11 +120,11 @@ class StepCredit:
         actor_outcome: bool [N], True where the episode succeeded.
         known: bool [N], whether it is known if it did.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
-        chunk_stop: int64 [N], the first row that an action chunk starting here must not imitate: the end of the run
-            of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin
-            in an intervention.
-        outcome_stop: int64 [N], the first row that a judgment of what was done from here on must not reach: as
-            ``chunk_stop``, but waiting for a plan, which is not imitated either, led to the outcome as well.
+        chunk_stop: First row that an action chunk starting here must not imitate, int64 [N]: the end of the run of
+            steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin in an
+            intervention.
+        outcome_stop: First row that a judgment of actions from here on must not reach, int64 [N]. As ``chunk_stop``,
+            but waiting for a plan, which is not imitated either, counts.
     """
 
     segment: Uint8Array
@@ -204,7 +204,7 @@ def assign_batch(
     terminal_success = np.zeros(len(source), dtype=bool)
     terminal_success[last_step] = outcome[last_step] == 1
 
-    # Nobody decided to hold: time passes for the critics, but there is nothing to imitate.
+    # A hold is no decision: time passes for the critics, but there is nothing to imitate.
     intervened = segment == SegmentKind.INTERVENTION
     wasted = _leads(intervened, episode, config.takeover_lead_steps)
     if config.idle_steps:
@@ -229,8 +229,8 @@ def assign_batch(
 
 
 def imitated_dims(credit: StepCredit, action_dim: int, config: CreditConfig) -> BoolArray:
-    """Which dimensions of each step's action the actor may imitate, bool [N, A]. What a step contributes to a chunk is
-    this and the chunk's own validity (``chunk_stop``).
+    """Return which dimensions of each step's action the actor may imitate, bool [N, A]. What a step contributes to a
+    chunk is this and the chunk's own validity (``chunk_stop``).
 
     Args:
         credit: of N steps.
@@ -250,7 +250,7 @@ def imitated_dims(credit: StepCredit, action_dim: int, config: CreditConfig) -> 
 
 
 def segments(credit: StepCredit) -> list[Segment]:
-    """The segments of one episode, in order; they cover it without gaps."""
+    """Return the segments of one episode, in order; they cover it without gaps."""
     starts = np.flatnonzero(np.diff(credit.segment, prepend=np.int16(-1)))
     stops = np.append(starts[1:], len(credit))
     return [
@@ -280,7 +280,9 @@ def _segment_kinds(
 
 
 def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConfig) -> BoolArray:
-    """The human steps that share a window with enough others: every ``min_human_steps`` successive ones within one."""
+    """Return the human steps that share a window with enough others: every ``min_human_steps`` successive ones within
+    one.
+    """
     rows = np.flatnonzero(human)
     count = config.min_human_steps
     first, last = rows[: max(len(rows) - count + 1, 0)], rows[count - 1 :]
@@ -294,7 +296,7 @@ def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConf
 
 
 def _leads(intervened: BoolArray, episode: Int64Array, steps: int) -> BoolArray:
-    """The first so many steps of every intervention that takes over from the policy."""
+    """Return the first ``steps`` steps of every intervention that takes over from the policy."""
     begins = np.flatnonzero((np.diff(intervened.astype(np.int8)) > 0) & (np.diff(episode) == 0)) + 1
     rows = (begins[:, None] + np.arange(steps)).clip(max=len(episode) - 1)  # [M, steps]
     leads = np.zeros(len(episode), dtype=bool)
@@ -305,7 +307,7 @@ def _leads(intervened: BoolArray, episode: Int64Array, steps: int) -> BoolArray:
 def _idle(
     motion: NDArray[np.floating] | None, by_person: BoolArray, episode: Int64Array, config: CreditConfig
 ) -> BoolArray:
-    """The steps of long enough runs in which a person does not move."""
+    """Return the steps of long enough runs in which a person does not move."""
     if motion is None:
         raise UserError("credit.idle_steps needs the commanded motion of every step; leave it at 0 where there is none")
     still = by_person & (np.asarray(motion) < IDLE_MOTION)

@@ -1,7 +1,7 @@
 """Proximal policy optimization of a residual (arXiv 1707.06347), the same for real episodes and model rollouts.
 
-A chunk is tried with one offset a ~ N(mu(s), sigma^2) of few dimensions. Its log-probability is the *sum* over them:
-averaged over all numbers of a chunk the ratio would stay near 1 whatever the update does, and would never be clipped.
+A chunk is tried with one offset a ~ N(mu(s), sigma^2) of few dimensions. Its log-probability is the *sum* over them.
+Averaged over all numbers of a chunk, the ratio would stay near 1 under any update, and would never be clipped.
 
     L = - mean of min(rho A, clip(rho, 1 - c, 1 + c) A) + d KL(N(mu, sigma^2) | N(0, sigma^2)),   rho = p(a) / p_old(a)
 """
@@ -47,7 +47,7 @@ def update(
     Args:
         residual: mu, a module from rows [K, I] to means [K, A]; trained in place.
         optimizer: Of its weights.
-        tried: At least one chunk, tried with the residual as it is.
+        tried: At least one chunk, tried with the present residual.
         action_std: sigma.
         generator: CPU generator of the batches.
         kl_coef: d, weight of the KL divergence from a zero residual, in nats per chunk.

@@ -98,8 +98,8 @@ class Autoencoder(nn.Module):
         self.latent_std.copy_(self.over_places((flat - mean).square().mean(0)).sqrt().clamp(min=1e-3))
 
     def over_places(self, statistic: Tensor) -> Tensor:
-        """A statistic [D] of the numbers in a token, averaged over the cells that the token is made of: a cell in which
-        nothing ever moves is not blown up.
+        """Return a statistic [D] of the numbers in a token, averaged over its cells. A cell in which nothing ever moves
+        is not blown up.
         """
         cells = self.side**2
         return statistic.unflatten(0, (-1, cells)).mean(-1).repeat_interleave(cells)
@@ -114,8 +114,8 @@ class Autoencoder(nn.Module):
         return ((pictures + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2)
 
     def strangeness(self, images: Tensor) -> Tensor:
-        """How far frames uint8 [B, cameras, H, W, 3] are from those that were learnt: the mean squared change of their
-        latents when they are decoded and encoded once more, [B].
+        """Return the distance of frames uint8 [B, cameras, H, W, 3] from the training data, [B]: the mean squared
+        change of their latents when decoded and encoded once more.
         """
         latents = self.encode(images)
         return (self.encode(self.decode(latents)) - latents).square().mean((1, 2))
@@ -150,7 +150,7 @@ class Autoencoder(nn.Module):
         return grouped.unflatten(0, (-1, len(self.cameras))).flatten(1, 2).transpose(1, 2)
 
     def _to_cells(self, tokens: Tensor) -> Tensor:
-        """The inverse of `_to_tokens`."""
+        """Return the inverse of `_to_tokens`."""
         grouped = tokens.transpose(1, 2).unflatten(1, (len(self.cameras), -1)).flatten(0, 1)
         return F.pixel_shuffle(grouped.unflatten(2, self.grid), self.side)
 

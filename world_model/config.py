@@ -1,4 +1,4 @@
-"""What a world model may be told: sizes, mechanisms that can be switched off, and its training.
+"""Options of a world model: sizes, mechanisms that can be switched off, and its training.
 
 Presets are files in ``configs/world_model``: ``cpu-tiny``, ``gpu-small``, ``gpu-base``.
 """
@@ -46,14 +46,14 @@ class DynamicsConfig:
         memory_pool: tokens on a side of the grid that are averaged into one in compressed frames.
         joined_tokens: proprioception and action are added to the tokens of the picture instead of being tokens of their
             own; cheaper where a picture has few.
-        state_frequencies: sines and cosines of the proprioception, here and where linear servos would take it, that
-            tokens are told; the first has a wavelength of 4 pi standard deviations, each other half of the one before.
+        state_frequencies: Number of sines and cosines of the proprioception in tokens, here and at the linear servos'
+            prediction. The first has a wavelength of 4 pi standard deviations, each other half of the previous one.
             Where an edge of an arm is drawn depends on its pose that sharply (arXiv 2006.10739).
         context_noise: largest standard deviation of the noise on latents of the context in training, drawn per window.
         state_noise: the same for proprioception, in its standard deviations.
         self_context: share of the training steps whose context is what the model itself imagines, open loop.
-        sampling_noise: standard deviation of the sampler's noise; 1 is the flow as trained, 0 its mode, which suits a
-            world without chance: the noise of one frame is the next one's error.
+        sampling_noise: Standard deviation of the sampler's noise. 1 is the flow as trained. 0 is its mode, for a
+            deterministic world: the noise of one frame is the next one's error.
     """
 
     width: int = 128
@@ -103,7 +103,7 @@ class TrainingConfig:
         window_frames: frames of a window.
         dynamics_learning_rate: of AdamW.
         warmup_steps: over which a learning rate rises; afterwards a cosine brings it down to a twentieth.
-        bfloat16: matrix products of the dynamics' training in this precision, on a GPU and on processors that have
+        bfloat16: Precision of the matrix products in the dynamics' training. It holds on a GPU and on processors with
             instructions for it (AVX512-BF16, AMX), where they are several times faster.
         ema_decay: of the average of the weights that is used; shorter at first.
         checkpoint_every: gradient steps between checkpoints.

@@ -72,7 +72,7 @@ class Prediction(NamedTuple):
 
 
 class Dynamics(nn.Module):
-    """See the module.
+    """The latent dynamics of the video model.
 
     Args:
         config: of the world model.
@@ -117,8 +117,8 @@ class Dynamics(nn.Module):
         self.register_buffer("servos", torch.zeros(2 * spec.state_dim + spec.action_dim + 1, spec.state_dim))
 
     def hidden(self, context: Context) -> tuple[Tensor, Tensor]:
-        """Hidden tokens [B, T, F, width] and conditions [B, T, width + S]: what modulates the layers, and the change of
-        the state that linear servos would make, in standard deviations.
+        """Return hidden tokens [B, T, F, width] and conditions [B, T, width + S]. Conditions modulate the layers and
+        hold the linear servos' change of the state, in standard deviations.
         """
         condition = self._condition(context)
         return self.transformer(self._tokens(context), condition[..., : self.width]), condition
@@ -173,7 +173,7 @@ class Dynamics(nn.Module):
         return loss, {"flow_loss": float(loss.detach())}
 
     def predict(self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor, noise: Tensor) -> Prediction:
-        """The next frame of each frame.
+        """Return the next frame of each frame.
 
         Args:
             hidden, condition: of T frames.
@@ -189,7 +189,7 @@ class Dynamics(nn.Module):
         return Prediction(self.from_flow(end, latents), later, outcome)
 
     def clean_end(self, noisy: Tensor, time: Tensor, hidden: Tensor, condition: Tensor) -> Tensor:
-        """The flow's prediction of its clean end from a point [B, T, N, D] at flow times [B, T]."""
+        """Return the flow's prediction of its clean end from a point [B, T, N, D] at flow times [B, T]."""
         end: Tensor = self.flow(noisy, time, self.picture_tokens(hidden), condition[..., : self.width])
         return end
 
@@ -207,7 +207,7 @@ class Dynamics(nn.Module):
         )
 
     def begin(self, latents: Tensor, state: Tensor) -> Memory:
-        """A memory of nothing for B streams, whose frames will be like these, [B, N, D] and [B, S]."""
+        """Return a memory of nothing for B streams, whose frames will be like these, [B, N, D] and [B, S]."""
         return self.transformer.new_memory(latents, state)
 
     def push(self, memory: Memory, latents: Tensor, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,7 +238,7 @@ class Dynamics(nn.Module):
         return (later - latents) / self.latent_change_std
 
     def from_flow(self, end: Tensor, latents: Tensor) -> Tensor:
-        """The inverse of `to_flow`."""
+        """Return the inverse of `to_flow`."""
         return latents + end * self.latent_change_std
 
     def picture_tokens(self, hidden: Tensor) -> Tensor:
@@ -262,7 +262,7 @@ class Dynamics(nn.Module):
         return torch.cat([self.condition(seen), self._linear_change(context)], -1)
 
     def _poses(self, context: Context) -> Tensor:
-        """The state, the change that linear servos would make, and the waves of where both are, [B, T, P]."""
+        """Return the state, the change that linear servos would make, and the waves of where both are, [B, T, P]."""
         state, change = self._normalised(context)[0], self._linear_change(context)
         if not self.config.state_frequencies:
             return torch.cat([state, change], -1)
@@ -307,8 +307,8 @@ class Dynamics(nn.Module):
     def _imagine_context(
         self, batch: WorldBatch, latents: Tensor, state: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """From a random frame of each window on, the third at the earliest, the context is what the model itself
-        imagines, open loop to the end of the window: the errors that it will meet in imagination, and their size.
+        """Replace the context by the model's own imagination, open loop from a random frame of each window on, the
+        third at the earliest. The model meets the errors of imagination at their real size.
         """
         frames = latents.shape[1]
         first = torch.randint(2, max(frames, 2) + 1, (len(latents),), generator=generator).to(latents.device)

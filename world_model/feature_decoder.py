@@ -1,4 +1,4 @@
-"""Pictures of what the short-range world model foretells: from the policy's own features back to what cameras show.
+"""Pictures of the short-rollout model's predictions, decoded from the policy's own features.
 
 For people alone. Nothing that learns or acts ever decodes, and nothing of it flows back into the features.
 """

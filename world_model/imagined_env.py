@@ -26,10 +26,10 @@ STATE_BOUND = 1e6  # of the observation space, in the robot's units: imagined st
 class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     """An imagined environment, for example as the argument of `robot_io.env_robot.EnvRobot`.
 
-    An episode begins at the first frame of a real episode that the seed draws. It is truncated at the time limit, and
-    (``info["is_lost"]``) where a picture is stranger than those of nearly all real successes
-    (`Autoencoder.strangeness`): what comes then is invented (the HALT state of MOReL, arXiv 2005.05951). MOReL punishes
-    that; here the outcome is unknown, since a world model also loses itself where a policy does well.
+    An episode begins at the first frame of a real episode that the seed draws. It is truncated at the time limit. With
+    ``info["is_lost"]`` it is also truncated where a picture is stranger than those of nearly all real successes
+    (`Autoencoder.strangeness`). Later frames would be invented (the HALT state of MOReL, arXiv 2005.05951). MOReL
+    punishes that; here the outcome is unknown, since a world model also loses itself where a policy does well.
 
     Args:
         model: In eval mode.

@@ -61,8 +61,8 @@ def imagine(
 
 
 def _relive(model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor) -> Memory:
-    """The memory of streams that have lived through real episodes int64 [B] up to, and without, step ``first`` [B].
-    Frames further back than the memory reaches are skipped.
+    """Return the memory of streams that have lived through real episodes int64 [B] up to, and without, step ``first``
+    [B]. Frames further back than the memory reaches are skipped.
     """
     dynamics, device, config = model.dynamics, model.device, model.config.dynamics
     frames = min(config.window + config.memory_frames, int(first.max()))

@@ -1,6 +1,6 @@
 """Training: the autoencoder, then dynamics and heads on its latents.
 
-Resumable: everything random is keyed by (seed, purpose, step), and a checkpoint holds all else, so that on a CPU a
+Training is resumable. Everything random is keyed by (seed, purpose, step), and a checkpoint holds all else. On a CPU a
 resumed training ends in the weights of an uninterrupted one, bit by bit. A bound of processor time trades that for a
 promise of cost: the learning rate then follows the clock.
 
@@ -216,7 +216,7 @@ def train_world_model(
 
 
 def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
-    """The loss of the autoencoder at a training step."""
+    """Return the loss of the autoencoder at a training step."""
     config, cameras = model.config, model.spec.cameras
 
     def loss(step: int) -> tuple[Tensor, dict[str, float]]:
@@ -227,7 +227,7 @@ def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
 
 
 def dynamics_loss(model: WorldModel, data: LatentEpisodes) -> Loss:
-    """The loss of dynamics and heads at a training step."""
+    """Return the loss of dynamics and heads at a training step."""
     seed, training = model.config.seed, model.config.training
 
     def loss(step: int) -> tuple[Tensor, dict[str, float]]:
@@ -241,8 +241,8 @@ def dynamics_loss(model: WorldModel, data: LatentEpisodes) -> Loss:
 
 @torch.no_grad()
 def set_familiar(model: WorldModel, cache: FrameCache) -> None:
-    """Let the autoencoder know the strangeness that 95 % of real successes never reach (of all episodes, if none is
-    one): those that fail may have been made to fail strangely.
+    """Give the autoencoder the strangeness that 95 % of real successes never reach, or of all episodes without a
+    success. Failures may be strange by construction.
     """
     coder = model.autoencoder.eval()
     episodes = [episode for episode in cache.episodes if episode.success] or cache.episodes
@@ -279,7 +279,7 @@ def _least_scale(column: Tensor, name: str) -> Tensor:
 
 
 def _least_squares(model: WorldModel, data: LatentEpisodes) -> Tensor:
-    """The linear map of `Dynamics.servos`, with a little ridge so that columns which never move do no harm."""
+    """Return the linear map of `Dynamics.servos`, with a little ridge so that columns which never move do no harm."""
     dynamics, frame = model.dynamics, torch.arange(len(data.state))
     begins, ends = torch.zeros(len(frame), dtype=torch.bool), torch.zeros(len(frame), dtype=torch.bool)
     begins[data.start], ends[data.start + data.length - 1] = True, True
@@ -294,7 +294,7 @@ def _least_squares(model: WorldModel, data: LatentEpisodes) -> Tensor:
 
 
 def keyed_generator(seed: int, step: int) -> torch.Generator:
-    """A generator on the CPU that depends on (seed, step) alone."""
+    """Return a generator on the CPU that depends on (seed, step) alone."""
     return torch.Generator().manual_seed((seed * _SEEDS_APART + step) % 2**63)
 
 

@@ -1,9 +1,9 @@
 """Block-causal attention over frames of tokens, in two forms that agree: all at once, and one by one with a cache.
 
-A frame attends to itself and the ``window - 1`` frames before it in full, to the ``memory_frames`` before those in
-compressed form (keys and values averaged over squares of tokens). So the cache is bounded, and a step costs the same at
-any time. Distance in frames enters as a fixed bias of each head
-(ALiBi, arXiv 2108.12409), which is bounded too.
+A frame attends in full to itself and the ``window - 1`` frames before it. It attends in compressed form to the
+``memory_frames`` before those (keys and values averaged over squares of tokens). So the cache is bounded, and a step
+costs the same at any time. Distance in frames enters as a fixed bias of each head (ALiBi, arXiv 2108.12409), which is
+bounded too.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ class FrameLayout:
         return self.extra + self.grid[0] * self.grid[1]
 
     def compression(self) -> Tensor:
-        """The averaging matrix [P, F]: extra tokens together, and each square of the picture's."""
+        """Return the averaging matrix [P, F]: extra tokens together, and each square of the picture's."""
         rows = [torch.zeros(self.tokens)] if self.extra else []
         for row in rows:
             row[: self.extra] = 1 / self.extra
@@ -58,7 +58,7 @@ class Block(nn.Module):
     Args:
         width: of tokens.
         heads: of attention.
-        causal_memory: learn an offset of the compressed frames' keys, so that they can be told apart.
+        causal_memory: Learn an offset of the compressed frames' keys, to distinguish them.
     """
 
     def __init__(self, width: int, heads: int, causal_memory: bool = True) -> None:
@@ -91,7 +91,7 @@ class Block(nn.Module):
         return x + (1 + mlp_gate) * self.mlp(self.mlp_norm(x) * (1 + mlp_scale) + mlp_shift)
 
     def within_frames(self, x: Tensor, condition: Tensor) -> Tensor:
-        """The block with attention inside each frame only."""
+        """Return the block with attention inside each frame only."""
         query, key, value, modulation = self.queries_keys_values(x, condition)
         return self.finish(x, F.scaled_dot_product_attention(query, key, value), modulation)
 
@@ -123,7 +123,7 @@ class Memory:
 
 
 class BlockCausalTransformer(nn.Module):
-    """See the module.
+    """The transformer over frames.
 
     Args:
         config: sizes and mechanisms.
@@ -144,7 +144,7 @@ class BlockCausalTransformer(nn.Module):
         self.register_buffer("slopes", slopes.view(-1, 1, 1), persistent=False)
 
     def forward(self, frames: Tensor, condition: Tensor) -> Tensor:
-        """All frames at once.
+        """Return all frames at once.
 
         Args:
             frames: [B, T, F, width].
@@ -167,7 +167,7 @@ class BlockCausalTransformer(nn.Module):
         return self.norm(frames)
 
     def new_memory(self, latents: Tensor, state: Tensor) -> Memory:
-        """An empty memory; latents [B, N, D] and state [B, S] give shapes and device."""
+        """Return an empty memory; latents [B, N, D] and state [B, S] give shapes and device."""
         config, streams, device = self.config, len(latents), latents.device
         size = config.width // config.heads
 
@@ -236,7 +236,7 @@ class BlockCausalTransformer(nn.Module):
         return torch.cat(parts, 2).repeat_interleave(tokens, 1)[None]
 
     def _stream_bias(self, memory: Memory) -> Tensor:
-        """The same for the frame that is about to be pushed: [B, heads, 1, keys]."""
+        """Return the bias of the frame that is about to be pushed: [B, heads, 1, keys]."""
         config, tokens, device = self.config, self.layout.tokens, memory.age.device
         distance = (memory.step - torch.arange(config.window, device=device)) % config.window
         seen = distance <= memory.age[:, None]  # [B, window]

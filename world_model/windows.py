@@ -25,7 +25,7 @@ def spec_of(
     action_low: Sequence[float] = (),
     action_high: Sequence[float] = (),
 ) -> WorldSpec:
-    """The robot and task of a cache's episodes.
+    """Return the robot and task of a cache's episodes.
 
     Args:
         cache: the episodes.
@@ -72,7 +72,7 @@ def draw_pictures(cache: FrameCache, cameras: Sequence[str], seed: int, step: in
 
 
 def background(cache: FrameCache, cameras: Sequence[str], seed: int) -> Tensor:
-    """The median picture of each camera around 0, float [cameras, 3, H, W]."""
+    """Return the median picture of each camera around 0, float [cameras, 3, H, W]."""
     drawn = draw_pictures(cache, cameras, seed, 0, _BACKGROUND_FRAMES)
     return drawn.median(0).values.permute(0, 3, 1, 2).float() / 255 - 0.5
 
@@ -113,7 +113,7 @@ class LatentEpisodes:
         return self.latents[first + 1] - self.latents[first], self.state[first + 1] - self.state[first]
 
     def windows(self, episode: Tensor, first: Tensor, frames: int) -> WorldBatch:
-        """The windows of ``frames`` steps that begin at step ``first`` [B] of the episodes [B]."""
+        """Return the windows of ``frames`` steps that begin at step ``first`` [B] of the episodes [B]."""
         start, length = self.start[episode], self.length[episode]
         step = first[:, None] + torch.arange(frames + 1)  # [B, T + 1]
         index = start[:, None] + torch.minimum(step, length[:, None] - 1)
@@ -141,9 +141,7 @@ class LatentEpisodes:
         ending_share: float = 0.0,
         beginning_share: float = 0.0,
     ) -> WorldBatch:
-        """The batch of a training step: windows at any step, but for those that end where their episode ends and those
-        that begin where it begins.
-        """
+        """Sample the batch of a training step: windows at any step, and shares that begin or end with their episode."""
         random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _WINDOWS]))
         uniform = torch.from_numpy(random.random((3, batch_size)))
         # Episodes in proportion to their length: every step is as likely.

@@ -22,8 +22,8 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class PrefixGraph(nn.Module):
-    """Images, normalized state and text -> what ``step`` reads: keys, values, modulation (and mask); and what a
-    selector sees, which is never told what is asked for.
+    """Map images, normalized state and text to the inputs of ``step``: keys, values, modulation (and mask). It also
+    gives the features of a selector, which never reads the sentence.
     """
 
     def __init__(self, policy: FlowVLA, shows_features: bool = False) -> None:
@@ -59,7 +59,7 @@ class TimeGraph(nn.Module):
 
 class StepGraph(nn.Module):
     """One Euler step of B chunks for one observation. ``step_size`` float32 [1, H] is 0 for committed actions, which
-    stay as they are.
+    stay unchanged.
     """
 
     def __init__(self, policy: FlowVLA, tokens: int) -> None:
@@ -109,8 +109,8 @@ def flow_vla_graphs(
         model: on the CPU.
         precision: of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
         unrolled: one graph instead of three, in float32.
-        candidates: N, of a policy that chooses among its draws: the step is of 1 + N chunks, and the prefix also gives
-            the features that the selector sees. 0: of one chunk.
+        candidates: N, of a policy with best-of-N selection: the step has 1 + N chunks, and the prefix also gives the
+            selector's features. 0: of one chunk.
 
     Raises:
         UserError: for what has no graph: an unrolled policy with classifier-free guidance, in half precision, or with
@@ -138,7 +138,7 @@ def flow_vla_graphs(
 
 
 def _prefix_and_step(model: FlowVLA, time_modulation: Tensor, candidates: int) -> list[GraphSpec]:
-    """The graphs of the observation and of a step."""
+    """Return the graphs of the observation and of a step."""
     layers = range(len(model.expert.layers))
     read = [*(f"key.{i}" for i in layers), *(f"value.{i}" for i in layers), "modulation"]
     read += ["mask"] if _masked(model) else []

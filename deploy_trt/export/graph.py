@@ -1,7 +1,7 @@
 """A torch module -> an ONNX graph whose weights keep their names. Needs torch and onnxscript.
 
-Exported without the exporter's optimizer, which would fold transposes into weights and merge weights that happen to be
-equal (fresh norms are all ones): new weights could no longer be put in by name. It runs afterwards, around the weights.
+The exporter's optimizer is off. It would fold transposes into weights and merge equal weights (fresh norms are all
+ones), and new weights could no longer be put in by name. It runs afterwards, around the weights.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class GraphSpec:
     outputs: Sequence[str]
 
     def export(self) -> ExportedGraph:
-        """The graph."""
+        """Return the graph."""
         return export_module(self.name, self.module, self.inputs, self.outputs)
 
 
@@ -213,7 +213,7 @@ def _operators_read_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """The exporter tells of its own deprecations and of every constant; what matters is checked afterwards."""
+    """Silence the exporter's own deprecations and its notes on constants; the export is checked afterwards."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -106,7 +106,7 @@ def export_lerobot(
 
 
 def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
-    """A normalization mode of lerobot as an `Affine`.
+    """Return a normalization mode of lerobot as an `Affine`.
 
     Raises:
         UserError: for a mode that is none of MEAN_STD, MIN_MAX, QUANTILES and IDENTITY.

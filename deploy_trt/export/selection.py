@@ -1,6 +1,6 @@
 """The graph ``selection``: residual and critic of a policy, as `BestOfN.judged` runs them, for one observation.
 
-Every candidate is seen with the same features. In torch each row has a copy of them; here the first layer of a network
+Every candidate is seen with the same features. In torch each row has a copy of them. Here the first layer of a network
 reads them once, which halves the time of a decision on a CPU.
 """
 
@@ -74,7 +74,7 @@ class SelectionGraph(nn.Module):
 
 
 def selection_spec(model: FlowVLA, selector: BestOfN) -> GraphSpec:
-    """The graph, with inputs as of `deploy_trt.runtime.program.Program.select`."""
+    """Return the graph, with inputs as of `deploy_trt.runtime.program.Program.select`."""
     graph, count = SelectionGraph(model, selector), selector.config.num_samples
     horizon, size = model.horizon, model.spec.action_dim
     inputs = {

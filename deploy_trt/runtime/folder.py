@@ -52,7 +52,7 @@ class Deployment:
         return cls(folder, manifest, graphs, reference, weights)
 
     def program(self, backend: Backend) -> Program:
-        """The sampler on a backend that holds its graphs."""
+        """Return the sampler on a backend that holds its graphs."""
         return Program(self.manifest, backend)
 
     def probes(self) -> dict[str, Array]:
@@ -67,7 +67,9 @@ class Deployment:
 
 @contextlib.contextmanager
 def materialised(graphs: Mapping[str, bytes], weights: bytes | None) -> Iterator[Path]:
-    """A folder with ``NAME.onnx`` and the weights under the name that the graphs know, for parsers that read files."""
+    """Return a folder with ``NAME.onnx`` and the weights under the name that the graphs know, for parsers that read
+    files.
+    """
     with tempfile.TemporaryDirectory(prefix="vla-rl-graphs-") as name:
         folder = Path(name)
         for graph, content in graphs.items():

@@ -18,8 +18,8 @@ class Tolerance:
     Attributes:
         cosine: of a chunk, at least.
         mean_abs, max_abs: absolute difference, at most; ``max_abs`` 0: not asked.
-        lost_value: of a choice among draws, at most: how much less the critic in torch thinks of what is chosen than of
-            its own choice, as a part of the candidates' spread, mean over the probes.
+        lost_value: Largest regret of the selection: difference of the torch critic's scores of its own choice and of
+            the selected candidate. In parts of the candidates' spread, mean over the probes.
     """
 
     cosine: float
@@ -54,7 +54,7 @@ class Difference:
     max_abs: float
 
     def within(self, tolerance: Tolerance) -> bool:
-        """Whether it is small enough; not a number never is."""
+        """Return whether it is small enough; not a number never is."""
         return bool(
             self.cosine >= tolerance.cosine
             and self.mean_abs <= tolerance.mean_abs

@@ -32,7 +32,7 @@ def check_name(backend: str) -> None:
 
 
 def open_backend(deployment: Deployment, name: BackendName) -> Backend:
-    """The graphs of a deployment on a backend.
+    """Return the graphs of a deployment on a backend.
 
     Raises:
         UserError: if it cannot run them: an engine is not built, a provider or a library is missing.
@@ -49,7 +49,7 @@ def open_backend(deployment: Deployment, name: BackendName) -> Backend:
 
 
 def load_deployed(folder: Path, require: BackendName | None = None) -> DeployedPolicy:
-    """The policy in a deployment folder, ready to act.
+    """Return the policy in a deployment folder, ready to act.
 
     Args:
         folder: as `deploy_trt.export.save_deployment` wrote it.
@@ -105,7 +105,7 @@ def _try(deployment: Deployment, program: Program) -> None:
 
 
 def _sentence(chosen: str, missing: dict[str, str]) -> str:
-    """One line: what runs, what is missing, and what that costs."""
+    """Return one line: what runs, what is missing, and what that costs."""
     if not missing:
         return f"policy on {chosen}"
     best = next(iter(missing))

@@ -85,7 +85,7 @@ class Affine:
 
 
 def normalization_of(statistics: Statistics) -> dict[str, Any]:
-    """The fields of a `Manifest` that follow from the statistics of a policy."""
+    """Return the fields of a `Manifest` that follow from the statistics of a policy."""
     state, action, discrete = statistics.state, statistics.action, statistics.discrete_dims
     return {
         "state": Affine.of(state),
@@ -159,7 +159,7 @@ class SelectionInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """See the module.
+    """The manifest of a deployment folder.
 
     Attributes:
         policy: its kind: flow_vla, act, diffusion, smolvla, pi0.
@@ -208,7 +208,7 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def is_deployment(folder: Path) -> bool:
-    """Whether a folder holds a deployed policy."""
+    """Return whether a folder holds a deployed policy."""
     return (folder / "manifest.json").is_file()
 
 
@@ -287,7 +287,7 @@ def _check_selection(manifest: Manifest, selection: SelectionInfo) -> None:
 
 
 def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
-    """The content of a file of the folder.
+    """Return the content of a file of the folder.
 
     Raises:
         CheckpointError: if it is missing, outside the folder, or not the one that the manifest means.

@@ -79,7 +79,7 @@ class OrtBackend(Backend):
 
     def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
         names = self._outputs[graph]
-        if self._device == "cpu":  # arrays as they are: wrapping them takes longer than a small graph
+        if self._device == "cpu":  # plain arrays: wrapping them takes longer than a small graph
             return dict(zip(names, self.sessions[graph].run(names, feeds), strict=True))
         binding = self.sessions[graph].io_binding()
         for name, value in feeds.items():

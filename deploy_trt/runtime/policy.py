@@ -1,7 +1,7 @@
 """A deployed policy behind the loop's `Policy` protocol. Numpy in, numpy out.
 
-One instance belongs to one thread, but for `swap`: another thread may put new weights in at any time; the chunk that is
-being computed is finished with the old ones.
+One instance belongs to one thread, except `swap`. Another thread may put new weights in at any time. The chunk in
+progress is finished with the old ones.
 """
 
 import copy
@@ -64,7 +64,7 @@ class DeployedPolicy:
         self._program = program
 
     def twin(self) -> Self:
-        """The same weights for another episode at the same time."""
+        """Return a policy with shared weights for another episode at the same time."""
         twin = copy.copy(self)
         twin.reset(0)
         return twin

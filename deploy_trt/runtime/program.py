@@ -180,7 +180,7 @@ class Program:
         return {**features, "indicator": self.backend.put(np.array([indicator], np.int64))}
 
     def _steps(self, committed: int, step_noise: Float32Array | None) -> list[dict[str, Value]]:
-        """The inputs of each step. They depend on the weights, but not on the observation: computed once."""
+        """Return the inputs of each step. They depend on the weights, but not on the observation: computed once."""
         if committed not in self._stepped:
             self._stepped[committed] = self._new_steps(committed)
         steps = self._stepped[committed]

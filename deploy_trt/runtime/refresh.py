@@ -122,14 +122,14 @@ def check_program(program: Program, reference: Program, probes: Mapping[str, Arr
 
 
 def reference_program(deployment: Deployment, weights: bytes) -> Program:
-    """The float32 graphs as they were exported, executed node by node, with weights in float32."""
+    """Return the float32 graphs as they were exported, executed node by node, with weights in float32."""
     backend = OrtBackend("ort-cpu", deployment.reference, weights, optimize=False)
     manifest = deployment.manifest
     return Program(replace(manifest, graphs=manifest.reference or manifest.graphs), backend)
 
 
 def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str, Array]]:
-    """The version and the weights of a policy checkpoint, without torch.
+    """Return the version and the weights of a policy checkpoint, without torch.
 
     Raises:
         CheckpointError: if it is damaged, or of another architecture, robot or normalization than the manifest's.
@@ -160,7 +160,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
 
 
 def backend_with(running: Backend, deployment: Deployment) -> Backend:
-    """A second backend of the same kind with other weights; the running one is not touched."""
+    """Return a second backend of the same kind with other weights; the running one is not touched."""
     if isinstance(running, OrtBackend):
         return running.with_weights(deployment.graphs, deployment.weights)
     from deploy_trt.runtime.trt import TrtBackend
@@ -170,7 +170,7 @@ def backend_with(running: Backend, deployment: Deployment) -> Backend:
 
 
 def selection_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Array]:
-    """The weights of graph ``selection`` in a policy checkpoint; none if the deployed policy has no such graph.
+    """Return the weights of graph ``selection`` in a policy checkpoint; none if the deployed policy has no such graph.
 
     Raises:
         CheckpointError: if the critic is damaged, or the graph was exported with other settings.
@@ -193,8 +193,8 @@ def selection_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Array]:
 
 
 def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
-    """The critic, and residual, in a policy's folder: what a manifest says of them, and the weights by the names that
-    graph ``selection`` gives them. None: the policy has no critic.
+    """Return the critic, and residual, in a policy's folder: what a manifest says of them, and the weights by the names
+    that graph ``selection`` gives them. None: the policy has no critic.
 
     Raises:
         CheckpointError: if it is damaged or has gone.
@@ -221,8 +221,8 @@ def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
 
 
 def check_head(checkpoint: Path, deployed: Path) -> None:
-    """Refuse a policy checkpoint with another residual head than the one beside a deployed policy: that one acts in the
-    control process, where nothing replaces it.
+    """Refuse a policy checkpoint with another residual head than the deployed one. That head acts in the control
+    process, where nothing replaces it.
 
     Raises:
         CheckpointError: if only one of the two has a head, the heads differ, or one is damaged.
@@ -237,7 +237,7 @@ def check_head(checkpoint: Path, deployed: Path) -> None:
 
 
 def _head(policy: Path) -> str | None:
-    """The digest of the weights of the residual head in a folder; None: there is none."""
+    """Return the digest of the weights of the residual head in a folder; None: there is none."""
     folder = policy / CORRECTOR_FOLDER
     if not folder.is_dir():
         return None

@@ -12,7 +12,7 @@ from vla_rl.core.flow_sampling import PADDING, hash_words
 
 
 def make_tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:
-    """A function: sentence -> inputs of the prefix graph by name, ``text`` int64 [1, L] and, of a tokenizer,
+    """Return a function: sentence -> inputs of the prefix graph by name, ``text`` int64 [1, L] and, of a tokenizer,
     ``text_mask`` bool [1, L]. A sentence is read once and remembered.
 
     Raises:

@@ -1,7 +1,7 @@
 """Graphs as TensorRT or TensorRT-RTX engines. Values are device buffers: what ``prefix`` writes is what ``step`` reads.
 
-The integration loop is captured in one CUDA graph and then launched with one call. New weights go into a second set of
-engines, which nobody runs, so the running set is never half old and half new.
+The integration loop is captured in one CUDA graph and then launched with one call. New weights go into a second, idle
+set of engines, so the running set is never half old and half new.
 """
 
 import importlib
@@ -76,7 +76,7 @@ class TrtBackend(Backend):
 
     @classmethod
     def open(cls, name: BackendName, folder: Path, manifest: Manifest) -> Self:
-        """The engines that were built in a deployment folder, with its newest weights.
+        """Return the engines that were built in a deployment folder, with its newest weights.
 
         Raises:
             UserError: if they are not built, or were built by another version of the library.
@@ -99,7 +99,7 @@ class TrtBackend(Backend):
         return backend
 
     def refitted(self, deployment: Deployment) -> Self:
-        """A second set of engines, with the weights of ``deployment``; this one runs on untouched.
+        """Return a second set of engines, with the weights of ``deployment``; this one runs on untouched.
 
         Raises:
             UserError: if an engine cannot be refitted, or a weight would keep its old value.
@@ -125,7 +125,8 @@ class TrtBackend(Backend):
         return self._outputs[graph]
 
     def integrate(self, start: Array, fixed: Mapping[str, Value], stepped: Sequence[Mapping[str, Value]]) -> Array:
-        """See `Backend.integrate`. Captured once for each set of buffers, then launched with one call."""
+        """Integrate the flow (`Backend.integrate`). Captured once for each set of buffers, then launched with one
+        call."""
         if any("step_noise" in inputs for inputs in stepped):  # in other buffers every time
             return super().integrate(start, fixed, stepped)
         read = [value for inputs in (fixed, *stepped) for value in inputs.values()]
@@ -173,7 +174,7 @@ class TrtBackend(Backend):
             raise UserError(f"{self.name}: graph {graph!r} did not take its new weights; build its engine anew")
 
     def _buffer(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> DeviceBuffer:
-        """Device memory that is used again when nobody holds the buffer any more: allocating is slow."""
+        """Device memory that is used again after its buffer is released: allocating is slow."""
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         free = self._free[size]
         buffer = DeviceBuffer(free.pop() if free else self._cuda.allocate(size), dtype, shape)

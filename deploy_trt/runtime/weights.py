@@ -22,7 +22,7 @@ _ALIGNMENT = 64  # bytes, so that the file can be used where it is mapped
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """A dtype by its name; those that numpy lacks come from ml_dtypes."""
+    """Return a dtype by its name; those that numpy lacks come from ml_dtypes."""
     if name in ("bfloat16", "float8_e4m3fn"):
         import ml_dtypes
 
@@ -74,7 +74,7 @@ def layout(content: bytes) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
 
 
 def unpack(content: bytes) -> dict[str, Array]:
-    """The content of a safetensors file -> tensors, without a copy.
+    """Return the content of a safetensors file -> tensors, without a copy.
 
     Raises:
         CheckpointError: if it is none, or was cut off.
@@ -89,7 +89,7 @@ def unpack(content: bytes) -> dict[str, Array]:
 
 
 def replaced(content: bytes, new: Mapping[str, Array], origin: str) -> bytes:
-    """The same file with the values of new weights, cast to the dtypes that the graphs have.
+    """Write the file with the values of new weights, cast to the dtypes of the graphs.
 
     Args:
         content: the deployed weights.

@@ -24,8 +24,8 @@ class HurryLearning(CloningLearning):
 
 
 class Hurry(Cloning):
-    """Demonstrations, interventions and the policy's own successes, as in filtered cloning; a step n steps from the end
-    of its episode weighs 2^(-n / half life), scaled to a mean of 1 in each batch.
+    """Filtered cloning with weights. A step n steps from the end of its episode weighs 2^(-n / half life), scaled to a
+    mean of 1 in each batch.
     """
 
     name = "hurry"

@@ -32,7 +32,7 @@ class Cart:
     control_hz = HZ
     state_dimensions = action_dimensions = Dimensions(("cart",), ("m",))  # may be left out: then positions count
     terminated = False
-    success: bool | None = None  # nobody judges its attempts
+    success: bool | None = None  # its attempts have no judge
 
     def __init__(self, config: CartConfig, clock: Clock) -> None:
         self.config, self.clock = config, clock

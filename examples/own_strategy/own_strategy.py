@@ -28,7 +28,7 @@ class FadeInConfig(ExecutionConfig):
 
 
 class FadeIn(ChunkStrategy):
-    """When to plan and how to use the policy is left as it is; `place` hears of arrivals, `act` decides each tick."""
+    """Planning and the use of the policy stay unchanged. `place` receives arrivals, `act` decides each tick."""
 
     config: FadeInConfig
     config_class = FadeInConfig

@@ -45,7 +45,7 @@ class DotEnv(gymnasium.Env[dict[str, Any], np.ndarray]):
 
 
 class Guide:
-    """Somebody who knows the way: he demonstrates, or takes over."""
+    """A person who knows the way: demonstrates, or takes over."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], options: object) -> None:
         self.env: Any = env.unwrapped

@@ -13,18 +13,18 @@ from vla_rl.execution.strategies import ExecutionConfig
 
 
 def first_named(*dims: Sequence[int]) -> tuple[int, ...]:
-    """The first of several declarations that names a dimension; empty if none does."""
+    """Return the first of several declarations that names a dimension; empty if none does."""
     return next((tuple(map(int, named)) for named in dims if len(named)), ())
 
 
 def delta_dims(kinds: Sequence[str]) -> tuple[int, ...]:
-    """The action dimensions that are steps, of what an environment declares as ``action_kind``."""
+    """Return the action dimensions that are steps, of what an environment declares as ``action_kind``."""
     return tuple(dim for dim, kind in enumerate(kinds) if kind == "delta")
 
 
 def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]) -> ExecutionConfig:
-    """The section with its kinds of dimensions filled in, where it names none itself; dimensions that only a larger
-    robot has are none.
+    """Return the section with its kinds of dimensions filled in, where it names none itself; dimensions that only a
+    larger robot has are none.
 
     Args:
         execution: of the run, or of an override.
@@ -43,7 +43,7 @@ def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_
 
 
 def recorded_as_steps(episode: Episode, added_steps: Sequence[int], rest: Float32Array) -> Episode:
-    """The episode with the actions in the policy's own kind, where its steps were added up to targets.
+    """Return the episode with the actions in the policy's own kind, where its steps were added up to targets.
 
     Args:
         episode: with targets in its actions.

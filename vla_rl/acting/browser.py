@@ -145,7 +145,8 @@ def browser_page_at(port: int) -> BrowserPage:
 
 
 class BrowserSupervisor(TakeoverSource):
-    """See the module. The policy acts until the person moves something or takes over with t, and again after t.
+    """Supervision in a browser page. The policy acts until the person moves something or takes over with t, and again
+    after t.
 
     Args:
         env: Task, with what `vla_rl.acting.task.make_env` says is declared of it. One whose pictures cannot be drawn is
@@ -184,7 +185,7 @@ class BrowserSupervisor(TakeoverSource):
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """See `vla_rl.core.protocols.TakeoverSource.command`. Returns no earlier than the tick is due."""
+        """Return the person's command of this tick, or None. Returns no earlier than the tick is due."""
         page = self._page
         command = self._decide(page.take(), proposed)
         self._last = command
@@ -196,7 +197,7 @@ class BrowserSupervisor(TakeoverSource):
         return command
 
     def _decide(self, new: Input, proposed: Float32Array) -> Float32Array | None:
-        """The person's command, or None."""
+        """Return the person's command, or None."""
         gripper = 0.0
         for key in new.pressed:
             if key == "t" and not self._config.alone:
@@ -268,5 +269,5 @@ class BrowserSupervisor(TakeoverSource):
 
 
 def _shares(action: Float32Array | None, low: NDArray[Any], span: NDArray[Any]) -> Sequence[float]:
-    """Where each number of an action is in its range, 0 to 1; empty without an action."""
+    """Return where each number of an action is in its range, 0 to 1; empty without an action."""
     return [] if action is None else [round(float(share), 4) for share in ((action - low) / span).clip(0, 1)]

@@ -80,7 +80,7 @@ class _Handler(PageHandler):
 
 
 def _read_input(message: dict[str, Any]) -> Input:
-    """What the page said. Raises KeyError, TypeError or ValueError if it is not of this form."""
+    """Read a message of the page. Raises KeyError, TypeError or ValueError if it is not of this form."""
     keys, pressed = ([str(key) for key in message[name]] for name in ("keys", "pressed"))
     across, down = (float(part) for part in message["drag"])
     right, away, up = (min(max(float(part), -1.0), 1.0) for part in message["axes"])

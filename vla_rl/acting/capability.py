@@ -48,7 +48,7 @@ def check_chunks(execution: ExecutionConfig, policy: PolicyFolder) -> None:
 
 
 def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCorrector | None:
-    """The residual head, for a strategy that takes one.
+    """Return the residual head, for a strategy that takes one.
 
     Raises:
         CheckpointError: if it is missing or damaged.
@@ -58,7 +58,7 @@ def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCo
 
 
 def added_steps(policy: PolicySpec, robot_steps: tuple[int, ...]) -> tuple[int, ...]:
-    """The dimensions in which the policy plans steps and the robot takes targets: they are added up on the way.
+    """Return the dimensions in which the policy plans steps and the robot takes targets: they are added up on the way.
 
     Args:
         policy: says in which dimensions it plans steps.

@@ -103,14 +103,14 @@ def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> list[
 
 
 def one_step_demonstrations(lengths: Sequence[int], source: Path) -> str:
-    """Write a sentence on demonstrations of one step, which teach nothing; empty if there are none."""
+    """Write a sentence on demonstrations of one step, which hold no motion; empty if there are none."""
     count = sum(length == 1 for length in lengths)
     remedy = "label them failures (vla-rl label), or record them again"
     return f"{count} of {len(lengths)} demonstrations in {source} last one step: {remedy}" if count else ""
 
 
 def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[EpisodeHeader]:
-    """The demonstrations among episodes. Raises UserError if there are none."""
+    """Return the demonstrations among episodes. Raises UserError if there are none."""
     shown = [header for header in headers if header.policy_version < 0 and header.success is not False]
     if not shown:
         raise UserError(
@@ -121,7 +121,9 @@ def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[Epis
 
 
 def _of_tasks(shown: list[EpisodeHeader], specs: Mapping[str, PolicySpec]) -> list[EpisodeHeader]:
-    """The demonstrations for a run: of one task those that name it, else all. Raises UserError if one does not fit."""
+    """Return the demonstrations for a run: of one task those that name it, else all. Raises UserError if one does not
+    fit.
+    """
     named = [header for header in shown if header.env_id in specs]
     chosen = named if named and len(specs) == 1 else shown
     for header in chosen:
@@ -130,7 +132,7 @@ def _of_tasks(shown: list[EpisodeHeader], specs: Mapping[str, PolicySpec]) -> li
 
 
 def _task_of(header: EpisodeHeader, specs: Mapping[str, PolicySpec]) -> str:
-    """Which task an episode demonstrates: the only one there is, or the one that it names."""
+    """Return which task an episode demonstrates: the only one there is, or the one that it names."""
     if len(specs) == 1:
         return next(iter(specs))
     if header.env_id not in specs:

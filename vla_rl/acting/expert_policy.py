@@ -1,7 +1,7 @@
 """The scripted expert of a simulated task as a policy, for trying robots and transports without any training.
 
-It sees no truth of the robot's world: it lets the expert solve a twin of it from the same seed, and follows that
-solution from the point that is nearest to the observed state. Named like a policy folder:
+It does not see the true state of the robot's world. The expert solves a copy of the world from the same seed. The
+policy follows this solution from the point nearest to the observed state. Named like a policy folder:
 ``expert:sim:vla_rl/PegInsert-v0?difficulty=0.3``.
 """
 
@@ -27,7 +27,7 @@ _LOOK_AHEAD = 12  # how many steps of the solution the robot may have gone since
 
 
 class ExpertPolicy(Policy):
-    """See the module.
+    """The scripted expert as a policy.
 
     Args:
         env: gymnasium id, with the module that registers it.
@@ -38,7 +38,7 @@ class ExpertPolicy(Policy):
     def __init__(self, env: str, options: dict[str, Any], nan_from_tick: int = -1) -> None:
         import sim
 
-        # The smallest pictures, as they are not used.
+        # The smallest pictures: they are not used.
         self._env = _make(env, {**options, "image_size": 16})
         self._expert = sim.make_expert(self._env)
         self._nan_from_tick = nan_from_tick
@@ -51,7 +51,7 @@ class ExpertPolicy(Policy):
 
     @override
     def reset(self, seed: int) -> None:
-        """Solve the twin that this seed makes."""
+        """Solve the copy of the world with this seed."""
         observation, _ = self._env.reset(seed=seed)
         self._expert.reset(seed)
         states, actions, ended = [], [], False
@@ -66,7 +66,7 @@ class ExpertPolicy(Policy):
 
     @override
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """See `vla_rl.core.protocols.Policy.infer`; it does not heed committed actions."""
+        """Plan a chunk (`vla_rl.core.protocols.Policy.infer`). Committed actions are ignored."""
         near = self._states[self._row : self._row + _LOOK_AHEAD] - observation.state
         self._row += int(np.linalg.norm(near, axis=1).argmin())
         actions = self._actions[self._row : self._row + _HORIZON].astype(np.float32)
@@ -76,7 +76,7 @@ class ExpertPolicy(Policy):
 
 
 def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy]]:
-    """The interface of the expert of that name, and how to load it.
+    """Return the interface of the expert of that name, and how to load it.
 
     Raises:
         UserError: if there is no such environment.

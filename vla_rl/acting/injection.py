@@ -25,7 +25,7 @@ _FIRST_TICK, _LAST_TICK = 5, 25
 
 
 class Injection:
-    """See the module. It lies around one robot.
+    """Fault injection around one robot.
 
     Args:
         setup: the robot, not connected yet.
@@ -61,11 +61,11 @@ class Injection:
         self._tries = 0
 
     def planner(self, planner: Planner) -> Planner:
-        """The planner, which falls silent when its fault comes."""
+        """Return the planner, which falls silent when its fault comes."""
         return _FaultyPlanner(planner, self._robot)
 
     def source(self, source: ActionSource) -> ActionSource:
-        """The source, whose actions are no numbers when its fault comes."""
+        """Return the source, whose actions are no numbers when its fault comes."""
         return _FaultySource(source, self._robot)
 
     @property
@@ -149,11 +149,11 @@ class _FaultyRobot:
         self._robot.disturbance, self._armed = None, False
 
     def going_on(self, name: str) -> bool:
-        """Whether the fault of that name has come."""
+        """Return whether the fault of that name has come."""
         return self._armed and self.begun_ns is not None and self.fault.name == name
 
     def read(self) -> Observation:
-        """See `vla_rl.core.protocols.Robot.read`."""
+        """Read the robot, with the fault's disturbance."""
         self._reads += 1
         two = self.samples[-2:]
         moves = len(two) == 2 and bool((two[0].command != two[1].command).any())
@@ -164,7 +164,7 @@ class _FaultyRobot:
         return observation
 
     def write(self, action: Float32Array) -> Float32Array:
-        """See `vla_rl.core.protocols.Robot.write`."""
+        """Write to the robot, with the fault's disturbance."""
         condition = getattr(self._robot, "condition", None)
         position = None if condition is None else condition().position.copy()
         if not self.samples:

@@ -1,5 +1,5 @@
-"""What the control process knows of a policy, without torch: the policy itself may live in another process, or be a
-server's (``openpi://HOST:PORT``) or a class of any package (``module:Name``).
+"""The control process's view of a policy, without torch. The policy may live in another process, or be a server's
+(``openpi://HOST:PORT``) or a class of any package (``module:Name``).
 """
 
 import functools
@@ -93,8 +93,8 @@ def load_named(name: str) -> BasePolicy:
 
 
 def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
-    """The policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, a version (default: the newest) of a
-    run, or the policy of a name, see `load_named`.
+    """Return the policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, a version (default: the
+    newest) of a run, or the policy of a name, see `load_named`.
 
     Raises:
         UserError: if there is none.
@@ -264,7 +264,7 @@ def load_acting_policy(path: Path, expected: PolicySpec | None = None, device: s
 
 
 def load_watched_policy(path: Path, policies: Path) -> Policy:
-    """The newest policy version in a folder, and whichever come after it. For the inference process.
+    """Return the newest policy version in a folder, and whichever come after it. For the inference process.
 
     Every version must have the interface of the policy at ``path``, with which the robot has been compared. A
     deployment keeps its graphs and takes the weights of the versions.

@@ -130,7 +130,7 @@ def record_robot(name: str, order: RecordOrder, config: RecordConfig) -> list[st
 
 
 def _record_by_hand(driver: str, simulator: SimulatorSetup, order: RecordOrder, config: KeyboardConfig) -> list[str]:
-    """A person at this terminal drives, begins and ends attempts, and says what the environment does not."""
+    """Return the takeover source of a person at this terminal, who drives, begins, ends and labels attempts."""
     robot = simulator.robot
     steps = MotionSteps(robot.actions, robot.control_hz, config.speed)
     driving: TakeoverSource

@@ -1,7 +1,7 @@
 """Slow demonstrations, re-timed: faster on the way, as they were where a gripper works.
 
-Rows are left out and what they commanded is carried over to the row before, so that every state and picture that stays
-is a real one. Faster motion than was shown may be more than the robot can follow: replay it before it is taught.
+Rows are left out, and their commands move to the previous row. Every state and picture that stays is therefore a real
+one. Faster motion than demonstrated may be more than the robot can follow: replay it before training on it.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def retimed(
     delta_dims: Sequence[int],
     bounds: tuple[Float32Array, Float32Array] | None = None,
 ) -> Episode:
-    """The episode, up to ``speed`` times as fast.
+    """Return the episode, up to ``speed`` times as fast.
 
     Args:
         episode: a demonstration of T steps.
@@ -57,7 +57,9 @@ def retimed(
 def kept_rows(
     action: Float32Array, speed: float, gripper_dims: Sequence[int], contact_steps: float
 ) -> NDArray[np.int64]:
-    """The rows of [T, A] that stay: the first, all near a change of a gripper, and of the others one in ``speed``."""
+    """Return the rows of [T, A] that stay: the first, all near a change of a gripper, and of the others one in
+    ``speed``.
+    """
     grippers, rows = action[:, list(gripper_dims)], np.arange(len(action))
     least = _GRIPPER_CHANGE * np.maximum(np.ptp(grippers, axis=0), 1e-9)
     steps = np.diff(grippers, axis=0, prepend=grippers[:1])
@@ -73,7 +75,9 @@ def kept_rows(
 
 
 def _within(kept: NDArray[np.int64], steps: Float32Array, low: Float32Array, high: Float32Array) -> NDArray[np.int64]:
-    """The rows that stay, and those of [T, D] steps whose sum up to the next one would lie outside of the bounds."""
+    """Return the rows that stay, and those of [T, D] steps whose sum up to the next one would lie outside of the
+    bounds.
+    """
     merged = np.add.reduceat(steps, kept, axis=0)
     too_far = np.any([merged < low - _ROUNDING, merged > high + _ROUNDING], axis=(0, 2))
     rows = np.arange(len(steps))

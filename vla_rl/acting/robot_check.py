@@ -1,7 +1,7 @@
 """Before it moves your arm: a list of questions about policy, limits and robot, each answered with yes or no.
 
-Used by ``vla-rl robot check``, which connects and reads the robot and sends it nothing, and by the ROS 2 node, which
-says the same of what it knows when it is configured.
+``vla-rl robot check`` uses it: it connects and reads the robot and sends nothing. The ROS 2 node prints its part of the
+list when it is configured.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Item:
 
 @contextlib.contextmanager
 def _asked(items: list[Item], question: str, found: str = "") -> Iterator[None]:
-    """The answer is yes unless what is tried inside is refused."""
+    """Add the answer yes, unless the block inside is refused."""
     try:
         yield
         items.append(Item(question, True, found))
@@ -64,7 +64,7 @@ def settings_items(
     watched: bool = False,
     description: Description | None = None,
 ) -> list[Item]:
-    """What can be said without the robot.
+    """Answer the questions that need no robot.
 
     Args:
         policy: that will act.
@@ -94,7 +94,7 @@ def settings_items(
 
 
 def names_item(policy: PolicySpec, action_dim: int, robot: Pair) -> Item:
-    """How the numbers of a robot are matched with those of the policy. Arguments as of `match_robot`."""
+    """Return how the numbers of a robot are matched with those of the policy. Arguments as of `match_robot`."""
     question = "state and action of the robot are the policy's"
     try:
         return Item(question, True, match_robot(policy, action_dim, robot).words())
@@ -126,7 +126,7 @@ def robot_items(setup: RobotSetup, policy: PolicySpec) -> list[Item]:
 
 
 def stop_item(stop_input: str) -> Item:
-    """Whether a person can stop the robot beside the gate."""
+    """Return whether a person can stop the robot beside the gate."""
     return Item("a person can stop it by hand", bool(stop_input), stop_input or "see docs/before_it_moves.md")
 
 
@@ -141,7 +141,7 @@ def _watched(gate: SafetyGate, condition: Callable[[], Condition] | None) -> Ite
 
 
 def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options: Mapping[str, Any]) -> Sequence[Item]:
-    """The whole list for a robot by its name.
+    """Return the whole list for a robot by its name.
 
     Args:
         name: see `vla_rl.acting.robots`.

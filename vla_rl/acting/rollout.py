@@ -341,7 +341,7 @@ def _connected(robot: EpisodicRobot) -> Iterator[None]:
 def _planner(
     realtime: bool, policy: PolicyFolder, config: RolloutConfig, setup: RobotSetup, found: RobotMatch
 ) -> Iterator[Planner]:
-    """Where the policy computes: in a process of its own, or on the virtual clock."""
+    """Return where the policy computes: in a process of its own, or on the virtual clock."""
     robot, spec = setup.robot, policy.spec
     load = matched_loader(policy.load, found)
     if not realtime:
@@ -355,7 +355,7 @@ def _planner(
 
 @contextmanager
 def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
-    """The live panel, in real time and on a terminal."""
+    """Return the live panel, in real time and on a terminal."""
     if not realtime or not sys.stderr.isatty():
         yield []
         return
@@ -364,7 +364,7 @@ def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]
 
 
 def _supervised(executor: Executor, setup: RobotSetup) -> ActionSource:
-    """The executor, with the robot's teleoperator or supervisor."""
+    """Return the executor, with the robot's teleoperator or supervisor."""
     if setup.make_takeover is None:
         raise UserError(f"robot {setup.env_id!r} has no takeover source; leave --takeover out")
     takeover_source = setup.make_takeover()

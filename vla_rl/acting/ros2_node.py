@@ -1,8 +1,8 @@
 """The ROS 2 policy node put together: ``ros2 run vla_rl_ros policy_node`` or ``python -m vla_rl.acting.ros2_node``.
 
-The node (parameters, topics, services, lifecycle) is `robot_io.ros2.node`; here it gets what it must not know: the
-policy in its own process, the executor, the gate, the recorder and the one loop. The control thread runs attempts; the
-main thread, ROS's, makes and closes them.
+The node (parameters, topics, services, lifecycle) is `robot_io.ros2.node`. This module gives it the policy in its own
+process, the executor, the gate, the recorder and the one loop. The control thread runs attempts; the main thread,
+ROS's, makes and closes them.
 """
 
 import functools
@@ -117,7 +117,7 @@ class PolicySession:
         self._unstored: Episode | None = None
 
     def connect(self, robot: Ros2Robot, takeover: TopicTakeover) -> None:
-        """See `Session.connect`: starts the inference process, which loads and warms the policy."""
+        """Start the inference process, which loads and warms the policy."""
         self._robot, self._takeover = robot, takeover
         self._start_inference()
         if view := self._settings["live_view"]:
@@ -127,7 +127,7 @@ class PolicySession:
         self._attempts = Attempts(robot, self._gate, self._origin, name, subscribers, rearms=False)
 
     def attempt(self, seed: int, wait_for_label: Callable[[], None]) -> str:
-        """See `Session.attempt`."""
+        """Run one attempt."""
         assert self._planner is not None
         priority = self._settings["realtime_priority"]
         steps = self._policy.n_obs_steps
@@ -147,7 +147,7 @@ class PolicySession:
         return ""
 
     def checklist(self, stop_input: str) -> list[str]:
-        """See `Session.checklist`; how the robot is, is looked at when an attempt begins."""
+        """Return the checklist; the robot itself is checked when an attempt begins."""
         hz, watched = self.interface.control_hz, bool(self._settings["watch"])
         items = settings_items(self._policy, self._execution, self._gate.config, hz, watched, self._description)
         dimensions = self._settings.dimensions
@@ -156,7 +156,7 @@ class PolicySession:
         return [*map(str, items), str(stop_item(stop_input))]
 
     def rearm(self) -> None:
-        """See `Session.rearm`. An attempt that could not be stored is, or nothing is armed.
+        """Release the gate. First store an attempt that could not be stored, or arm nothing.
 
         Raises:
             UserError: if it still cannot, or the policy cannot be loaded again.
@@ -173,7 +173,7 @@ class PolicySession:
         self._gate.rearm()
 
     def health(self) -> Health:
-        """See `Session.health`."""
+        """Return the health of policy and gate."""
         statistics, last = self._statistics, self._statistics.last
         periods_ms, delays = statistics.periods_ms(), statistics.delays(64)
         counts = {str(reason.name): count for reason, count in statistics.reason_counts().items()}
@@ -198,7 +198,7 @@ class PolicySession:
         )
 
     def close(self) -> None:
-        """See `Session.close`."""
+        """Close policy, recorder and store."""
         if self._planner is not None:
             self._stop_inference()
         self._open.close()
@@ -259,7 +259,7 @@ class PolicySession:
 
 
 def make_session(settings: Settings, operator: OperatorRequests) -> PolicySession:
-    """The session of the policy that the parameters name.
+    """Return the session of the policy that the parameters name.
 
     Raises:
         UserError: see `PolicySession`, `find_policy`.

@@ -40,8 +40,8 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
 
     An environment gets ``difficulty``, ``image_size`` and ``renderer`` if it takes arguments of these names, with
     defaults of their kind (a number; one of our renderers), and was not registered with its own. It gets
-    ``task.kwargs`` as they are. Its attribute ``declared`` is ``task.declare``, for supervisors, which are given
-    nothing but the environment; ``assumes_limit`` says that nothing limits its episodes but an assumption.
+    ``task.kwargs`` unchanged. Its attribute ``declared`` is ``task.declare``, for supervisors, which are given nothing
+    but the environment; ``assumes_limit`` says that nothing limits its episodes but an assumption.
 
     Raises:
         UserError: for an unknown name, arguments that the environment does not take, or something that is no
@@ -69,7 +69,7 @@ def _make_env(task: TaskConfig, name: str) -> Any:
 
 
 def episode_limit(env: gymnasium.Env[Any, Any]) -> int | None:
-    """The longest episode, steps: of the time limit around the environment, or of its own."""
+    """Return the longest episode, steps: of the time limit around the environment, or of its own."""
     return _limit(env, "_max_episode_steps") or _limit(env, "max_episode_steps")
 
 
@@ -79,7 +79,7 @@ def _limit(env: gymnasium.Env[Any, Any], attribute: str) -> int | None:
 
 
 def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None = None) -> EnvRobot:
-    """The environment of a task as a robot.
+    """Return the environment of a task as a robot.
 
     Raises:
         UserError: see `make_env` and `EnvRobot`.
@@ -101,7 +101,7 @@ def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None 
 
 
 def make_gate(robot: EnvRobot, config: GateConfig) -> SafetyGate:
-    """The safety gate of a simulated robot."""
+    """Return the safety gate of a simulated robot."""
     actions = robot.actions
     filled = config.filled(actions.low.tolist(), actions.high.tolist(), actions.gripper_dims, delta_dims(actions.kind))
     return SafetyGate(filled, robot.control_hz)
@@ -127,11 +127,11 @@ class SimulatorSetup:
         return cls(env_id, robot, gate, Attempts(robot, gate, Origin.SIM, env_id))
 
     def spec(self) -> PolicySpec:
-        """The interface of a policy for this simulator alone."""
+        """Return the interface of a policy for this simulator alone."""
         return spec_of_robot(self.env_id, self.robot)
 
     def demonstrator(self, operator: str | None = None) -> Demonstrator:
-        """The scripted expert of the environment, or a named operator that drives it.
+        """Return the scripted expert of the environment, or a named operator that drives it.
 
         Raises:
             UserError: if it has none.
@@ -148,7 +148,7 @@ class SimulatorSetup:
         return Demonstrator(expert.act, expert.reset)
 
     def supervisor(self, config: TakeoverConfig) -> TakeoverSource:
-        """The configured takeover source.
+        """Return the configured takeover source.
 
         Raises:
             UserError: if that one cannot supervise this environment.
@@ -157,7 +157,7 @@ class SimulatorSetup:
 
 
 def make_supervisor(env_id: str, env: gymnasium.Env[Any, Any], config: TakeoverConfig) -> TakeoverSource:
-    """The configured supervisor of an environment.
+    """Return the configured supervisor of an environment.
 
     Raises:
         UserError: if that one cannot supervise it.
@@ -173,7 +173,7 @@ def make_supervisor(env_id: str, env: gymnasium.Env[Any, Any], config: TakeoverC
 
 
 def spec_of_robot(env_id: str, robot: EnvRobot) -> PolicySpec:
-    """The interface of a policy for one environment."""
+    """Return the interface of a policy for one environment."""
     return PolicySpec(
         env_id=env_id,
         cameras=robot.reader.camera_names,
@@ -204,7 +204,7 @@ def env_creator(name: str) -> Callable[..., Any]:
 
 
 def _make_one(name: str, creator: Callable[..., Any], /, **arguments: Any) -> gymnasium.Env[Any, Any]:
-    """One environment, out of a vector of one if need be."""
+    """Return one environment, out of a vector of one if need be."""
     env = creator(**arguments)
     if isinstance(env, gymnasium.vector.VectorEnv):
         if env.num_envs != 1 or not hasattr(env, "envs"):
@@ -240,7 +240,7 @@ def _arguments(
 
 
 def _means_the_same(default: Any, ours: float | str) -> bool:
-    """Whether an argument named like one of our settings is of its kind, by the argument's default."""
+    """Return whether an argument named like one of our settings is of its kind, by the argument's default."""
     if default is None or default is inspect.Parameter.empty:
         return True
     if isinstance(ours, str):
@@ -249,7 +249,7 @@ def _means_the_same(default: Any, ours: float | str) -> bool:
 
 
 def _parameters(creator: Callable[..., Any]) -> tuple[Mapping[str, Any], bool]:
-    """The names that a class or a function takes, with their defaults, and whether it takes any other.
+    """Return the names that a class or a function takes, with their defaults, and whether it takes any other.
 
     A class that hands ``**kwargs`` on takes what its base classes do. The default of a required one is
     ``inspect.Parameter.empty``.

@@ -18,7 +18,7 @@ class TaskConfig:
     Attributes:
         env: Name of the task: an entry point of ``vla_rl.tasks``, a Gymnasium id, ``package:Id-v0``, or
             ``module:Name``, a class or a function that makes an environment.
-        also: Further environments that the same policy learns; the task sentence tells them apart. Demonstrations,
+        also: Further environments that the same policy learns; the task sentence distinguishes them. Demonstrations,
             practice and evaluation episodes take turns among all of them, and they share their seeds. If they have one
             scene, set ``policy.text.film``.
         difficulty: 0 (easy) to 1 (hard), for environments that take a difficulty.

@@ -141,7 +141,7 @@ def _import(module: str, name: str) -> Any:
 
 
 def _name_of(spec: EnvSpec) -> str:
-    """An id as `find_task` takes it: behind the package that registers it, unless its namespace names that."""
+    """Return an id as `find_task` takes it: behind the package that registers it, unless its namespace names that."""
     package = re.split(r"[.:]", str(spec.entry_point))[0]
     known = spec.id.startswith("vla_rl/") or (spec.namespace or "").replace("-", "_") == package
     return spec.id if known or callable(spec.entry_point) else f"{package}:{spec.id}"

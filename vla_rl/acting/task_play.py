@@ -75,12 +75,12 @@ class Played:
         return self.step_s / max(self.steps, 1), self.draw_s / max(len(self.pictures) - 1, 1)
 
     def same_states(self, other: "Played", steps: int | None = None) -> bool:
-        """Whether the first states of two episodes are equal; by default all that both have."""
+        """Return whether the first states of two episodes are equal; by default all that both have."""
         end = min(self.steps, other.steps) + 1 if steps is None else steps + 1
         return all(map(np.array_equal, self.states[:end], other.states[:end]))
 
     def same_pictures(self, other: "Played", steps: int | None = None) -> bool:
-        """Whether the first pictures that were looked at in both episodes are equal; by default all."""
+        """Return whether the first pictures that were looked at in both episodes are equal; by default all."""
         ticks = [tick for tick in self.pictures if tick in other.pictures and (steps is None or tick <= steps)]
         pairs = [(self.pictures[tick], other.pictures[tick]) for tick in ticks]
         return all(np.array_equal(ours[name], theirs[name]) for ours, theirs in pairs for name in ours)
@@ -150,7 +150,7 @@ class Player:
         )
 
     def _random_actions(self) -> Iterator[Float32Array]:
-        """Actions on the way to random ones: no policy jumps through the whole space at every step."""
+        """Return actions on the way to random ones: no policy jumps through the whole space at every step."""
         robot, rng = self._robot, np.random.default_rng(self.SEEDS[0])
         low, high = robot.actions.low, robot.actions.high
         hold = max(round(_TARGET_S * robot.control_hz), 1)

@@ -62,7 +62,7 @@ def _of_spaces(robot: EnvRobot, session: Session) -> Iterator[Finding]:
 
 
 def _of_seeds(robot: EnvRobot, session: Session) -> Iterator[Finding]:
-    """Episodes that do not follow from their seed, or do not differ with it."""
+    """Return episodes that do not follow from their seed, or do not differ with it."""
     del robot
     first, again = session.random, session.again
     outcomes = [(each.solved, each.terminated, each.truncated) for each in (first, again)]
@@ -120,7 +120,7 @@ def _of_outcomes(robot: EnvRobot, session: Session) -> Iterator[Finding]:
 
 
 def _of_lengths(robot: EnvRobot, session: Session) -> Iterator[Finding]:
-    """Episodes that end at once, or never."""
+    """Return episodes that end at once, or never."""
     playing = [session.random, *session.resting]
     longest = max(each.steps for each in playing)
     if all(each.ended for each in playing) and longest < _SHORT_EPISODE:
@@ -135,7 +135,7 @@ def _of_lengths(robot: EnvRobot, session: Session) -> Iterator[Finding]:
 
 
 def _of_motion(robot: EnvRobot, session: Session) -> Iterator[Finding]:
-    """Whether actions move the state and the pictures, and rest does not."""
+    """Return whether actions move the state and the pictures, and rest does not."""
     random, resting = session.random, session.resting[0]
     shared = min(random.steps, resting.steps)
     moved, swung = (np.ptp(np.stack(played.states[: shared + 1]), axis=0) for played in (resting, random))
@@ -178,7 +178,7 @@ def _of_pictures(robot: EnvRobot, session: Session) -> Iterator[Finding]:
 
 
 def _of_state(robot: EnvRobot, session: Session) -> Iterator[Finding]:
-    """A state that never changes, or that holds the success itself."""
+    """Return a state that never changes, or that holds the success itself."""
     every = [session.random, *session.resting, *session.starts]
     if robot.reader.state and not np.ptp(np.concatenate([played.states for played in every]), axis=0).any():
         yield Finding("warning", "the state never changes: observe the joints of the robot, task.declare.state=[PATH]")
@@ -188,7 +188,7 @@ def _of_state(robot: EnvRobot, session: Session) -> Iterator[Finding]:
 
 
 def _leaks(every: list[Played]) -> list[int]:
-    """The numbers of the state that equal the success at every step; none if it was always the same."""
+    """Return the numbers of the state that equal the success at every step; none if it was always the same."""
     solved = [solved for played in every for solved in played.solved]
     if not {True, False} <= set(solved):
         return []

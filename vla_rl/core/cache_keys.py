@@ -45,7 +45,7 @@ def claim(file: Path, key: str, found: str, made: bool = False) -> None:
         file: Holds the key.
         key: Of what is to be made, or gone on with.
         found: What lies there if the key is another one, as a sentence that ends with the remedy.
-        made: Whether something is there already; without a file nothing tells what made it.
+        made: Whether something is there already; without a file its maker is unknown.
 
     Raises:
         UserError: in that case.

@@ -1,8 +1,8 @@
 """Configuration: frozen dataclasses, read from YAML and from ``key.sub=value`` overrides through draccus, saved
 resolved in every run folder.
 
-A section may belong to a part that is chosen by name (an algorithm, an execution strategy): its fields are then those
-of that part's own ``config_class``, and the options of the others do not exist. See `part`.
+A section may belong to a part that is chosen by name (an algorithm, an execution strategy). Its fields are then those
+of that part's own ``config_class``; the options of the others do not exist. See `part`.
 """
 
 import copy
@@ -138,8 +138,8 @@ def config_from_dict[ConfigT](
         config_class: a dataclass.
         raw: plain data.
         where: it comes from, for messages.
-        own_defaults: a section of which some options are given has the others from the default of its field; else from
-            its class, which is what a file means that was saved before an option was there.
+        own_defaults: A section with some given options has the others from the default of its field, else from its
+            class. The latter holds for a file that was saved before an option existed.
 
     Raises:
         ConfigError: for an unknown key, a missing one, or a value of the wrong type.
@@ -377,7 +377,7 @@ def _section_in(hint: Any) -> type | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return members of enumerations as their values; draccus leaves those in optional sections as they are."""
+    """Return members of enumerations as their values; draccus leaves those in optional sections unchanged."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

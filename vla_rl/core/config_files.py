@@ -59,7 +59,7 @@ _MOST_VALUES = 100_000  # of a config
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as people write it: ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2, and so are ``12:30``,
+    """Read YAML as people write it. ``on``, ``off``, ``yes`` and ``no`` are words, as in YAML 1.2. So are ``12:30``,
     ``010`` and dates; ``1e-3`` is a number. A key stands once.
     """
 

@@ -1,5 +1,5 @@
 """Files that survive a crash: written aside, flushed to the disk, then renamed into place. Locks of folders, and stamps
-that tell whether files have changed.
+that show changes of files.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Reads and writes files that decide how something behaves: sizes bounded, JSON strict, digests over all that decides.
 
-What is wrong with a file's content is a ValueError here, what the system refuses an OSError; the reader of each kind of
-file says which file it is and what to do. Nothing that a file carries is ever executed.
+Wrong content of a file is a ValueError here, a refusal of the system an OSError. The reader of each kind of file adds
+the file and what to do. Nothing that a file carries is ever executed.
 """
 
 import contextlib

@@ -68,8 +68,8 @@ def library_output_once() -> Iterator[None]:
 
 
 def log_to_stderr(pattern: str = "%(message)s") -> None:
-    """Send log records to stderr: ours and those of a user's own code from INFO on, the first of every place in an
-    installed package from WARNING on. A warning becomes one line, once; so does an error that Python ignores in a
+    """Send log records to stderr: ours and those of a user's own code from INFO on. Of an installed package, the first
+    of every place from WARNING on. A warning becomes one line, once; so does an error that Python ignores in a
     destructor of an installed package.
     """
     if logging.getLogger().handlers:

@@ -111,8 +111,8 @@ class VectorStatistics:
         return (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
 
     def check(self) -> None:
-        """Raise ValueError for numbers that cannot be those of a column: the deviation above all is 0 for constants
-        alone, and at most half of the range.
+        """Raise ValueError for numbers that cannot be those of a column. The deviation is 0 only for constants, and at
+        most half of the range.
         """
         columns = asdict(self)
         for name, least in (("floor", 0.0), ("limit", 1.0)):
@@ -140,8 +140,8 @@ class VectorStatistics:
         return ~self.constant & (self.scale > self.std)
 
     def affine(self, discrete_dims: Sequence[int] = ()) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Offset and scale, float32 [D] each, such that ``normalized = (raw - offset) / scale`` has a mean of 0 and a
-        standard deviation of 1, or a smaller one where a floor holds; scale 0 marks a constant dimension.
+        """Return offset and scale, float32 [D] each, such that ``normalized = (raw - offset) / scale`` has mean 0 and
+        standard deviation 1, or less where a floor holds. Scale 0 marks a constant dimension.
 
         Discrete dimensions map their range to [-1, 1], so that their two levels lie equally far from zero however
         rarely one of them occurs.

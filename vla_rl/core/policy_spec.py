@@ -116,7 +116,7 @@ class PolicySpec:
         )
 
     def given(self, actions: Float32Array, horizon: int, mean: Float32Array) -> Float32Array:
-        """Actions [d, A of one of the robots] for a chunk to begin with, float32 [d, A], see `padded_with_mean`.
+        """Return actions [d, A of one of the robots] for a chunk to begin with, float32 [d, A], see `padded_with_mean`.
 
         Raises:
             UserError: for the actions of no such robot, or more of them than a chunk has.
@@ -153,7 +153,7 @@ def shared_spec(specs: Sequence[PolicySpec]) -> PolicySpec:
     """Return the interface of one policy for several simulators: the largest vectors; smaller ones are filled up.
 
     Raises:
-        ConfigError: if their cameras, rates or kinds of action differ, or two cannot be told apart by their state.
+        ConfigError: If their cameras, rates or kinds of action differ, or two cannot be distinguished by their state.
     """
     first = specs[0]
     largest = max(specs, key=lambda spec: spec.action_dim)

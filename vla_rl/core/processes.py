@@ -19,8 +19,8 @@ _OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
 
 @contextlib.contextmanager
 def starting_children() -> Iterator[None]:
-    """Processes started inside leave Ctrl-C and the end of the terminal to their parent from their first moment, while
-    they still import, until they call `belong_to_parent`. An interrupt waits until all are started and registered.
+    """Let processes started inside leave Ctrl-C and the end of the terminal to their parent, from their first moment
+    until they call `belong_to_parent`. An interrupt waits until all are started and registered.
     """
     resource_tracker.ensure_running()  # it unblocks signals when it starts
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_TERMINALS)
@@ -60,8 +60,8 @@ def end_processes(processes: Collection[BaseProcess], within_s: float = 1.5) -> 
 
 
 def learner_threads(asked: int, others: int = 0) -> int:
-    """Threads of a learner: as many as asked for, or, for 0, one for each core that this process may use, up to eight,
-    but for those of ``others`` that work meanwhile. It depends on the machine and not on what else runs on it, so that
-    a run repeated there is the same run.
+    """Return the threads of a learner. 0 means one for each core that this process may use, up to eight, less those of
+    ``others`` that work meanwhile. It depends on the machine and not on what else runs on it, so that a run repeated
+    there is the same run.
     """
     return asked or max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) - others))

@@ -38,7 +38,7 @@ class Policy(Protocol):
 
 @runtime_checkable
 class BasePolicy(Policy, Protocol):
-    """A policy that acts and stays as it is: a server's, a deployment, or a class of any package.
+    """A policy that acts and does not learn: a server's, a deployment, or a class of any package.
 
     Its further attributes are optional: ``provides``, its capabilities (`vla_rl.core.capabilities`), ``discrete_dims``,
     ``prefix_ticks``, ``n_obs_steps``, the number of observations that it reads, and ``twin()``, which returns the same
@@ -188,7 +188,7 @@ class Gate(Protocol):
         ...
 
     def brake(self, commands_left: int | None = None) -> Float32Array:
-        """Commands of one control tick on the way to rest, float32 [K, A], for the time after the last action.
+        """Return commands of one control tick on the way to rest, float32 [K, A], for the time after the last action.
 
         Args:
             commands_left: see `admit`.

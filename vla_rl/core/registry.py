@@ -1,9 +1,9 @@
 """Finds parts (tasks, algorithms, strategies, robots ...) by name, those of this package and of any other one.
 
 A name is an entry point of an installed package, in the group ``vla_rl.KIND``, or ``module:Name`` for one that no
-package declares. Our own parts are entry points of our own package. Nothing is ever registered by a call: each process
-asks for a part by its name, so that rollout workers, cluster nodes, the inference process, the ROS node and a resumed
-run find what the first process found.
+package declares. Our own parts are entry points of our own package. No call registers anything: each process asks for a
+part by its name. So rollout workers, cluster nodes, the inference process, the ROS node and a resumed run find the same
+part.
 """
 
 import functools
@@ -58,8 +58,8 @@ def find(kind: str, name: str) -> Any:
         name: an entry point, or ``module:Name``.
 
     Raises:
-        ConfigError: for a name that no package declares, one that two packages declare differently, or one that cannot
-            be imported; it says what there is and where was looked.
+        ConfigError: For a name that no package declares, one that two packages declare differently, or one that cannot
+            be imported. The error lists the known names and where they were looked up.
     """
     target, declared = _target(kind, name, tuple(sys.path))
     module, _, attribute = target.partition(":")

@@ -84,8 +84,8 @@ def stops_on_signals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[Callable[[], BaseException | None]]:
-    """Inside, the first signal does not interrupt: the function that is yielded returns what to raise once all is
-    saved, and None as long as no signal came. A second signal does interrupt. Only in the main thread.
+    """Delay the first signal: the yielded function returns what to raise once all is saved, and None as long as no
+    signal came. A second signal does interrupt. Only in the main thread.
     """
     asked: list[BaseException] = []
     before: dict[signal.Signals, object] = {}
@@ -165,7 +165,7 @@ class _Watchdog:
         signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)  # C writes to it, whatever Python does
 
     def has_robot(self) -> None:
-        """See `robot_is_connected`."""
+        """Note that a robot is connected (`robot_is_connected`)."""
         self._robot = True
         self._tell.write(bytes([watchdog.ROBOT]))
 
@@ -202,7 +202,7 @@ class _Watchdog:
 
 
 def _leave_to_watchdog(*_: object) -> None:
-    """C code has told the watchdog, which ends the process at once."""
+    """Let the watchdog end the process at once, on a notice from C code."""
 
 
 def _end() -> None:

@@ -1,7 +1,7 @@
 """Signatures of policies, deployments and world models: a robot may refuse what its owner did not sign.
 
 A signature is Ed25519 over the digests of the descriptions in a folder and its direct subfolders (a critic, a
-corrector); each description holds the digests of all that it describes. It lies beside them in ``signature.json``. Whom
+corrector). Each description holds the digests of all that it describes. It lies beside them in ``signature.json``. Whom
 a robot trusts stands in the environment variable `TRUSTED`, which every process of a rollout or node inherits; without
 it nothing is asked.
 """
@@ -65,7 +65,7 @@ def sign(folder: Path, key_file: Path) -> None:
 
 
 def check_trusted(folder: Path) -> None:
-    """Refuse a folder that no key of `TRUSTED` has signed as it is; where that is not set, all are accepted.
+    """Refuse a folder without a valid signature of a key in `TRUSTED`; where that is not set, all are accepted.
 
     Raises:
         CheckpointError: if it is not signed, or was changed since.

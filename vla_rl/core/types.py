@@ -140,8 +140,8 @@ class Episode:
             ``chunk_index``, ``action_age_ms``).
         state_dimensions: Names and units of the S numbers of the state.
         action_dimensions: Names and units of the A numbers of both actions.
-        source_columns: Columns of the dataset that the episode was read from: column -> the part of the episode that
-            it became, its shape and its names, as JSON data. An export writes them again.
+        source_columns: Columns of the source dataset: column -> the part of the episode that it became, its shape and
+            its names, as JSON data. An export writes them again.
     """
 
     episode_id: str

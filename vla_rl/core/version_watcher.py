@@ -21,8 +21,8 @@ def versions(folder: Path) -> list[tuple[int, Path]]:
 class VersionWatcher:
     """Takes in the newest version of a folder that can be taken, in a thread of its own.
 
-    A folder may be copied in any order of files (rsync between machines): a version that cannot be taken is tried again
-    when its files change. A context manager; `look` does the same without the thread.
+    A folder may be copied in any order of files (rsync between machines). A version that cannot be loaded is tried
+    again when its files change. A context manager; `look` does the same without the thread.
 
     Args:
         folder: Of ``version_NNNN`` folders; other names, such as ``version_old``, are a person's own.

@@ -72,7 +72,7 @@ class StateBackbone(nn.Module):
 
 
 def make_backbone(name: str, model: BasePolicy) -> Backbone:
-    """A backbone by name.
+    """Return a backbone by name.
 
     Raises:
         ConfigError: for an unknown name.

@@ -1,7 +1,7 @@
 """The hierarchical critic: will it succeed from here, and if so, how soon? Two heads on one backbone.
 
 Source: arXiv 2606.17043 (HABC). Viability: a logit z_v, p_v = sigmoid(z_v), learned from outcomes by cross-entropy.
-Efficiency: V_e in steps, in [-T_max, 0], learned from successes by undiscounted temporal differences; its value at the
+Efficiency: V_e in steps, in [-T_max, 0], learned from successes by undiscounted temporal differences. Its value at the
 terminal success step is 0, n steps before it -n.
 """
 
@@ -47,8 +47,8 @@ class CriticConfig(ViabilityConfig):
 
     Attributes:
         efficiency_unit_steps: the unit u of the efficiency head. Head and target are divided by u before the Huber
-            loss, so that it turns linear beyond u steps, and where targets scatter by more than that, V_e is pulled
-            from their mean towards their median. 1 is the paper.
+            loss, so it turns linear beyond u steps. Where targets scatter by more than that, V_e is pulled from their
+            mean towards their median. 1 is the paper.
         efficiency_return_steps: n of the n-step target; 1 is the paper. The length of an episode or more gives the
             Monte-Carlo target, which needs no bootstrap and no second forward pass.
     """

@@ -1,7 +1,7 @@
 """The chance of success at a state, on real outcomes: what imagined branches are valued by.
 
-K networks, the i-th of which never sees the i-th part of the episodes, and is kept as it was when it judged that part
-best: with few episodes a network knows their outcomes by heart within some hundred steps.
+K networks. The i-th never sees the i-th part of the episodes, and keeps its best weights on that part. With few
+episodes a network memorizes their outcomes within some hundred steps.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class OutcomeValue(nn.Module):
 
     @torch.no_grad()
     def forward(self, rows: Tensor, fold: Tensor) -> Tensor:
-        """The chance [B] at rows [B, I], by the networks that have not learned from these folds, int64 [B]."""
+        """Return the chance [B] at rows [B, I], by the networks that have not learned from these folds, int64 [B]."""
         return self.head.of_member(scaled(rows, self._mean, self._scale), fold)[:, 0].sigmoid()
 
     @torch.no_grad()

@@ -32,8 +32,8 @@ _DELAY_WINDOW = 10  # the delay estimate is the largest of the last ones
 class DelayEstimator:
     """The inference delay in ticks: the largest of the last few. The first one of an attempt is warm-up, left out.
 
-    The estimate only tells a strategy how many actions to treat as committed; where a chunk is entered is decided by
-    the tick of its arrival.
+    The estimate only gives a strategy the number of committed actions. The tick of its arrival decides where a chunk is
+    entered.
     """
 
     def __init__(self, expected_ticks: int) -> None:
@@ -57,15 +57,15 @@ class Executor(ActionSource):
 
     A chunk planned from the observation of tick t0 that arrives at tick t is entered at index t - t0. Before the
     first action of an attempt the robot rests, so none of a first chunk is consumed and it is entered at index 0.
-    Without an action for a tick the last command is held (source HOLD); after `ExecutionConfig.hold_ticks` of that
-    (before the first action of an attempt: ``cold_start_ticks``) the executor asks for a stop, and goes on holding.
+    Without an action for a tick the last command is held (source HOLD). After `ExecutionConfig.hold_ticks` of that
+    (before the first action of an attempt: ``cold_start_ticks``) the executor asks for a stop, and continues to hold.
 
     Args:
         planner: answers requests.
         config: the strategy and its numbers.
         corrector: the residual head, for a strategy that takes one.
-        added_steps: dimensions in which the policy plans steps and the robot takes targets: each step is added to the
-            command that was sent last, as the gate let it through, beginning at the measured posture.
+        added_steps: Dimensions in which the policy plans steps and the robot takes targets. Each step is added to the
+            last command that passed the gate, beginning at the measured posture.
         n_obs_steps: number of observations, of consecutive ticks, that the policy reads. At the beginning of an attempt
             the first one stands for those before it.
     """
@@ -158,7 +158,7 @@ class Executor(ActionSource):
         )
 
     def hold(self, tick: int, now_ns: int) -> TickAction:
-        """The last command again, without its steps. Asks for a stop when it has been held for too long."""
+        """Return the last command again, without its steps. Asks for a stop when it has been held for too long."""
         if self._held_since is None:
             self._held_since = tick
         hold_ticks = self.config.hold_ticks if self._has_acted else self.config.cold_start_ticks

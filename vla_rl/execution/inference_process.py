@@ -1,8 +1,8 @@
 """Inference in its own process, so that nothing the policy does can delay the control loop.
 
-The control process (the caller) has no torch: it copies an observation into shared memory and goes on; plans appear in
-another mailbox when they are ready. The inference process loads the policy itself. An epoch counter, advanced by every
-reset, separates plans of an earlier attempt from those of this one.
+The control process (the caller) has no torch. It copies an observation into shared memory and continues. Plans appear
+in another mailbox when they are ready. The inference process loads the policy itself. An epoch counter, advanced by
+every reset, separates plans of an earlier attempt from those of this one.
 """
 
 import logging
@@ -50,7 +50,7 @@ class MessageLayout:
 
     @classmethod
     def of(cls, observation: Observation, action_size: int, max_horizon: int = 128) -> Self:
-        """The layout for a robot's observations."""
+        """Return the layout for a robot's observations."""
         cameras = tuple((name, image.shape[0], image.shape[1]) for name, image in observation.images.items())
         return cls(cameras, len(observation.state), action_size, max_horizon)
 
@@ -99,7 +99,7 @@ class MessageLayout:
         }
 
     def answer_fields(self) -> Fields:
-        """An `ActionChunk`, or the text of an error."""
+        """Return an `ActionChunk`, or the text of an error."""
         numbers = ("epoch", "request_id", "start_tick", "policy_version", "length", "error_bytes")
         return {
             **dict.fromkeys(numbers, ((), np.int64)),
@@ -165,7 +165,7 @@ class ProcessPlanner(Planner):
 
     @override
     def reset(self, seed: int) -> None:
-        """See `Planner.reset`.
+        """Begin an attempt (`Planner.reset`).
 
         Raises:
             UserError: if the inference process has died.
@@ -181,7 +181,7 @@ class ProcessPlanner(Planner):
 
     @override
     def request(self, request: PlanRequest, inference: Inference) -> None:
-        """See `Planner.request`. The inference process makes the same strategy from the same config.
+        """Ask for a plan (`Planner.request`). The inference process makes the same strategy from the same config.
 
         Raises:
             UserError: see `MessageLayout.check`; at the first tick of an attempt, before anything moves. Nothing of an
@@ -213,7 +213,8 @@ class ProcessPlanner(Planner):
 
     @override
     def poll(self) -> list[Plan]:
-        """See `Planner.poll`. A policy that raised is logged and gives no chunk: the executor asks again."""
+        """Return a finished plan (`Planner.poll`). A policy that raised is logged and gives no chunk: the executor asks
+        again."""
         answer = self._answers.take()
         if answer is None or answer["epoch"] != self._epoch:
             return []
@@ -235,7 +236,7 @@ class ProcessPlanner(Planner):
     def _await_ready(self) -> None:
         deadline_s = time.monotonic() + self._load_timeout_s
         while True:
-            alive = self._process.is_alive()  # asked before: what it said until it died is there to be taken
+            alive = self._process.is_alive()  # asked before: its messages until it died can be read
             answer = self._answers.take()
             if answer is not None:
                 break
@@ -325,7 +326,7 @@ def _read_request(layout: MessageLayout, message: Arrays) -> PlanRequest:
 
 
 def _blank(layout: MessageLayout) -> Observation:
-    """An observation of nothing, so that the first inference, which is slow, is not one that counts."""
+    """Return an observation of nothing, so that the first inference, which is slow, is not one that counts."""
     images = {name: np.zeros((height, width, 3), np.uint8) for name, height, width in layout.cameras}
     blank = Observation(images, np.zeros(layout.state_size, np.float32), "", 0)
     return replace(blank, past=(blank,) * (layout.n_obs_steps - 1))

@@ -1,7 +1,7 @@
 """The loop: observe -> infer -> execute -> gate -> write -> notify. One for simulators, imagined worlds and robots.
 
-Runs in one thread and never waits for the policy; inference elsewhere is the planner's affair, recording and display
-are subscribers', a person at the controls is a source's.
+Runs in one thread and never waits for the policy. Inference elsewhere belongs to the planner, recording and display to
+subscribers, a person at the controls to a source.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,8 +86,8 @@ class EpisodeSummary:
 class Pacer:
     """Absolute deadlines on a grid of ticks. After an overrun the phase is kept: ticks that have passed are skipped.
 
-    Where a tick has several commands, they are a part of the tick apart, and as far from those of the next: limits from
-    command to command are limits per second only then. A tick that begins late has fewer of them.
+    Several commands of a tick are equal parts of the tick apart, also from those of the next tick. Only then are limits
+    from command to command limits per second. A tick that begins late has fewer of them.
 
     Args:
         clock: what to wait on.
@@ -214,7 +214,7 @@ class _Attempt:
         self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = self._braking_ns = 0
 
     def observe(self) -> tuple[Observation, int]:
-        """The newest observation and the time at which it is used."""
+        """Return the newest observation and the time at which it is used."""
         observation = self._robot.read()
         if observation.tick != self.pacer.tick:  # ticks that were missed count too
             observation = replace(observation, tick=self.pacer.tick)

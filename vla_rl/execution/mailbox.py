@@ -1,9 +1,9 @@
 """A mailbox with one slot between two processes: the latest message wins, and neither side ever waits for the other.
 
 One process writes, one reads. Messages are fixed sets of numpy arrays in shared memory; nothing is pickled. Two copies
-of the message take turns: the writer fills the one that is not published and then counts the sequence number up, the
-reader copies the published one and checks that the number has not moved meanwhile. A writer that is killed half-way
-leaves the last message as it was.
+of the message take turns. The writer fills the unpublished one, then counts the sequence number up. The reader copies
+the published one and checks that the number has not changed meanwhile. A writer that is killed half-way leaves the last
+message as it was.
 """
 
 import threading
@@ -22,7 +22,7 @@ _ATTEMPTS = 3
 
 
 class Mailbox:
-    """See the module.
+    """A mailbox in shared memory with one writer and one reader.
 
     Args:
         fields: name -> (shape, dtype) of the message's arrays; the same on both sides.
@@ -61,7 +61,7 @@ class Mailbox:
         self.draft = self._drafts[(sequence + 1) & 1]
 
     def take(self) -> Arrays | None:
-        """The newest message if it was not taken before; its arrays are valid until the next call.
+        """Return the newest message if it was not taken before; its arrays are valid until the next call.
 
         Also None when the writer was faster than the copy several times in a row; the next call will do.
         """

@@ -35,11 +35,11 @@ class MatchedPolicy(Policy):
         return int(self._policy.version)
 
     def reset(self, seed: int) -> None:
-        """See `vla_rl.core.protocols.Policy.reset`."""
+        """Begin an attempt (`vla_rl.core.protocols.Policy.reset`)."""
         self._policy.reset(seed)
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """See `vla_rl.core.protocols.Policy.infer`."""
+        """Plan a chunk in the robot's order and units (`vla_rl.core.protocols.Policy.infer`)."""
         fixed = None if committed is None else self._to_policy.apply(committed)
         return self._for_robot(self._policy.infer(self._for_policy(observation), fixed))
 
@@ -57,7 +57,8 @@ class MatchedGuidedPolicy(MatchedPolicy):
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
     ) -> ActionChunk:
-        """See `vla_rl.execution.strategies.rtc.GuidedPolicy.infer_guided`."""
+        """Plan a guided chunk in the robot's order and units
+        (`vla_rl.execution.strategies.rtc.GuidedPolicy.infer_guided`)."""
         scheduled = self._to_policy.apply(previous)
         seen = self._for_policy(observation)
         return self._for_robot(self._policy.infer_guided(seen, scheduled, delay_ticks, exact_gradient))
@@ -73,7 +74,7 @@ class MatchedCorrector:
     def correct(
         self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int]
     ) -> Float32Array:
-        """See `vla_rl.execution.strategies.ActionCorrector.correct`."""
+        """Correct an action in the robot's order and units (`vla_rl.execution.strategies.ActionCorrector.correct`)."""
         seen = replace(observation, state=self._state.apply(observation.state))
         dims = [int(self._action.index[dim]) for dim in discrete_dims]
         return self._action.apply(

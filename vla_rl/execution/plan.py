@@ -80,18 +80,18 @@ class ActionSource(Protocol):
         ...
 
     def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
-        """Whether there is something to do at the first tick. Asked again and again while the robot still rests, until
-        it is so or has taken too long; ``observe`` gives the newest observation, as of tick 0.
+        """Return whether there is something to do at the first tick. Asked again and again while the robot still rests,
+        until it is so or has taken too long; ``observe`` gives the newest observation, as of tick 0.
         """
         del observe, now_ns
         return True
 
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
-        """The action of the observation's tick. Always one, and at once."""
+        """Return the action of the observation's tick. Always one, and at once."""
         ...
 
     def sent(self, command: Float32Array) -> None:
-        """Told what was really sent for the last proposal, float32 [A]."""
+        """Take the command that was sent for the last proposal, float32 [A]."""
         ...
 
 
@@ -113,7 +113,7 @@ class Planner(Protocol):
         ...
 
     def poll(self) -> list[Plan]:
-        """The answers that have arrived since the last call, in the order of arrival."""
+        """Return the answers that have arrived since the last call, in the order of arrival."""
         ...
 
     def wait(self) -> int:

@@ -23,7 +23,7 @@ class RealtimeConfig:
     """What to ask for.
 
     Attributes:
-        priority: of SCHED_FIFO, 1 to 99; 0 leaves the scheduling as it is.
+        priority: of SCHED_FIFO, 1 to 99; 0 leaves the scheduling unchanged.
         cpu: the processor to run on alone; None for any.
         lock_memory: keep every page in memory.
     """

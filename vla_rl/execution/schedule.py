@@ -51,14 +51,14 @@ class Schedule:
         self._chunks = chunks
 
     def newest(self, tick: int) -> ScheduledChunk | None:
-        """The chunk from the newest observation that covers the tick."""
+        """Return the chunk from the newest observation that covers the tick."""
         for chunk in reversed(self._chunks):
             if chunk.start_tick <= tick < chunk.start_tick + len(chunk.actions):
                 return chunk
         return None
 
     def covering(self, tick: int) -> list[ScheduledChunk]:
-        """All chunks that cover the tick, the oldest first."""
+        """Return all chunks that cover the tick, the oldest first."""
         return [chunk for chunk in self._chunks if chunk.start_tick <= tick < chunk.end_tick]
 
     def upcoming(self, tick: int) -> Float32Array:

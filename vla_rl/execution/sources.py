@@ -130,8 +130,8 @@ class SoleDriver(ActionSource):
 class Replay(ActionSource):
     """The commands of a recorded episode, one row a tick, whichever ticks were missed. Asks for a stop at the last one.
 
-    They pass the gate again. In the world that they were recorded in (same seed, same gate, one command a tick) a gate
-    that only limits the rate changes none of them. One with acceleration and jerk limits follows them as it follows
+    They pass the gate again. A gate that only limits the rate changes none of them in their own world (same seed, same
+    gate, one command a tick). One with acceleration and jerk limits follows them as it follows
     every target: closely, but not to the byte.
     """
 

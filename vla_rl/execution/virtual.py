@@ -165,7 +165,7 @@ class VirtualPlanner(Planner):
 
     @override
     def wait(self) -> int:
-        """The world stands still, its clock too; only the time that passed outside is returned."""
+        """Let the world and its clock stand still. Return the time that passed outside."""
         if not self._arrivals:
             return 0
         arrival_ns, _, plan = heapq.heappop(self._arrivals)
@@ -191,7 +191,7 @@ class VirtualPlanner(Planner):
 
 
 def make_planner(policy: Policy, clock: Clock, control_hz: float, latency: LatencyConfig) -> Planner:
-    """The planner of simulated rollouts: answers at once by default, on the virtual clock with a latency.
+    """Return the planner of simulated rollouts: answers at once by default, on the virtual clock with a latency.
 
     Args:
         policy: computes in this process.

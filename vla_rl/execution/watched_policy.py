@@ -63,18 +63,19 @@ class WatchedPolicy:
         return self._acting[1].version
 
     def reset(self, seed: int) -> None:
-        """See `vla_rl.core.protocols.Policy.reset`."""
+        """Begin an attempt (`vla_rl.core.protocols.Policy.reset`)."""
         self._seed = seed
         self._acting[1].reset(seed)
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """See `vla_rl.core.protocols.Policy.infer`. The swap, and the roll-back if the new version cannot act."""
+        """Plan a chunk (`vla_rl.core.protocols.Policy.infer`). Swap versions, and roll back if the new version cannot
+        act."""
         return self._plan(observation, lambda policy: policy.infer(observation, committed))
 
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
     ) -> ActionChunk:
-        """The same of a policy that can be guided, see `vla_rl.execution.strategies.rtc.GuidedPolicy`."""
+        """Watch the versions of a policy that can be guided (`vla_rl.execution.strategies.rtc.GuidedPolicy`)."""
         return self._plan(
             observation, lambda policy: policy.infer_guided(observation, previous, delay_ticks, exact_gradient)
         )

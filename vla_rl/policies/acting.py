@@ -23,8 +23,8 @@ _EXPLORATION_SEED = 0x51ED270B  # so that an offset is not the noise of the draw
 
 
 def exploration_noise(seed: int, tick: int, action_dim: int) -> Float32Array:
-    """Standard normal noise of the offset of the chunk planned at a tick, float32 [1, A]: a function of (seed, tick),
-    so that an algorithm can recover the offset from an episode.
+    """Sample the standard normal offset noise of the chunk planned at a tick, float32 [1, A]. It is a function of
+    (seed, tick), so an algorithm can recover the offset from an episode.
     """
     return flow_noise(seed ^ _EXPLORATION_SEED, tick, 1, action_dim)
 
@@ -81,13 +81,13 @@ class ActingPolicy:
         save_policy(Path(folder), self.model, self.selector, {"policy_version": self.version, **(meta or {})})
 
     def twin(self) -> Self:
-        """The same weights for another episode at the same time."""
+        """Return a policy with shared weights for another episode at the same time."""
         twin = copy.copy(self)
         twin.reset(0)
         return twin
 
     def asking(self, ask: Callable[[Draw], Tensor], noise_seed: int | None = None) -> Self:
-        """The same policy for one of several attempts that run in turns: it asks for what it draws, see `draw_all`."""
+        """Return the policy for one of several attempts that run in turns: it requests its samples (`draw_all`)."""
         twin = self.twin()
         twin._ask, twin.noise_seed = ask, noise_seed
         twin.reset(0)
@@ -95,7 +95,7 @@ class ActingPolicy:
 
     @torch.no_grad()
     def draw_all(self, draws: Sequence[Draw]) -> list[Tensor]:
-        """The chunk of each, [1, H, A], of one forward pass for all that have as much committed."""
+        """Return the chunk of each, [1, H, A], of one forward pass for all that have as much committed."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for index, draw in enumerate(draws):
             shapes = (0 if draw.committed is None else draw.committed.shape[1], *draw.inputs[2].shape)
@@ -159,7 +159,7 @@ class ActingPolicy:
         )
 
     def _offset(self, tick: int) -> Tensor:
-        """The offset of this tick's chunk, [1, 1, A], raw units: none in discrete dimensions."""
+        """Return the offset of this tick's chunk, [1, 1, A], raw units: none in discrete dimensions."""
         statistics = self.model.statistics
         _, scale = statistics.action.affine(statistics.discrete_dims)
         scale[list(statistics.discrete_dims)] = 0

@@ -64,7 +64,7 @@ class PolicyBatch:
     indicator: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """The same batch with every tensor changed."""
+        """Apply a function to every tensor of the batch."""
         columns = {
             field.name: change(value)
             for field in fields(self)
@@ -94,7 +94,7 @@ class BasePolicy(nn.Module, ABC):
 
     @abstractmethod
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """The loss of each sample, unweighted, [B], 0 where nothing is valid, and what to log.
+        """Return the loss of each sample, unweighted, [B], 0 where nothing is valid, and what to log.
 
         Args:
             batch: see `PolicyBatch`.
@@ -105,7 +105,7 @@ class BasePolicy(nn.Module, ABC):
     def draw(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
     ) -> Tensor:
-        """A chunk for each observation, [B, H, A]: the best that the policy knows.
+        """Return a chunk for each observation, [B, H, A]: the best that the policy knows.
 
         Args:
             images: camera -> uint8 [B, height, width, 3], or float in [0, 255].
@@ -212,8 +212,8 @@ class BasePolicy(nn.Module, ABC):
 
 
 def flat_features(tokens: Tensor, mask: Tensor) -> Tensor:
-    """A policy's tokens [B, N, W] and mask [B, N] as one row of each observation, [B, F]: side by side where they are
-    few, else their mean.
+    """Return a policy's tokens [B, N, W] and mask [B, N] as one row per observation, [B, F]. Few tokens stand side by
+    side, others become their mean.
     """
     if tokens.shape[1] <= _MOST_CONCATENATED_TOKENS:
         return tokens.flatten(1)
@@ -222,7 +222,7 @@ def flat_features(tokens: Tensor, mask: Tensor) -> Tensor:
 
 
 def draw_from_flat(model: BasePolicy, features: Tensor, noise: Tensor) -> Tensor:
-    """The policy's chunks [B, H, A] for flat features [B, F] of which it has no observation; ``noise`` as of
+    """Return the policy's chunks [B, H, A] for flat features [B, F] of which it has no observation; ``noise`` as of
     `BasePolicy.draw`.
 
     Raises:
@@ -239,7 +239,7 @@ def draw_from_flat(model: BasePolicy, features: Tensor, noise: Tensor) -> Tensor
 
 
 def example_row(model: BasePolicy) -> Tensor:
-    """The flat features of an observation of nothing, [F], for their size.
+    """Return the flat features of an observation of nothing, [F], for their size.
 
     Raises:
         UserError: if the policy gives none.
@@ -262,7 +262,7 @@ def random_shift(images: dict[str, Tensor], pixels: int, generator: torch.Genera
 
     Args:
         images: camera -> uint8 [B, H, W, 3].
-        pixels: largest shift; 0 returns the images as they are.
+        pixels: Largest shift; 0 returns the images unchanged.
         generator: a CPU generator.
     """
     if pixels == 0:

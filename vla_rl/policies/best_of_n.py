@@ -38,7 +38,7 @@ class BestOfNConfig:
     """How the candidates are made and scored.
 
     Attributes:
-        num_samples: N candidates; 1 is the policy as it is.
+        num_samples: N candidates; 1 is the policy without selection.
         offset_std: Standard deviation of the constant offset of each candidate but the first, in normalized action
             units.
         graded_residual: Move candidate i of N (from 0) by i / (N - 1) of the residual, so that the critic decides how
@@ -112,7 +112,7 @@ class ChunkCritic(nn.Module):
         self.head = EnsembleHead(config.members, inputs, config.hidden, 1, normalized=True)
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor, usual: Tensor) -> Tensor:
-        """The input rows [..., I] of chunks, raw.
+        """Return the input rows [..., I] of chunks, raw.
 
         Args:
             features: [..., F], of `flat_features`.
@@ -130,8 +130,8 @@ class ChunkCritic(nn.Module):
         return self.head(scaled(rows, self.mean, self.scale))[..., 0]
 
     def novelty(self, rows: Tensor) -> Tensor:
-        """How far out of distribution the deviations of rows [..., I] are: the mean of their squared standard scores
-        under the training data, [...].
+        """Return how far out of distribution the deviations of rows [..., I] are: the mean of their squared standard
+        scores under the training data, [...].
         """
         own = slice(-2 * self.action_normalizer.scale.numel(), None)
         return ((rows[..., own] - self.mean[own]) / self.scale[own].clamp(min=LEAST_VARIED)).square().mean(-1)
@@ -169,14 +169,14 @@ class BestOfN:
     def draw(
         self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> Tensor:
-        """The chosen chunks, [B, H, A], raw units. Arguments as of `weighed`."""
+        """Return the chosen chunks, [B, H, A], raw units. Arguments as of `weighed`."""
         return best_candidate(*self.weighed(model, inputs, tick, noise, committed))
 
     @torch.no_grad()
     def weighed(
         self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """All candidates and their scores, see `judged`.
+        """Return all candidates and their scores, see `judged`.
 
         Args:
             model: the policy.
@@ -214,8 +214,8 @@ class BestOfN:
         free: Tensor,
         done: int | Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The candidates as they would be executed, [B, N, H, A], raw units, and their scores [B, N]: 0 for all without
-        a critic, or where fewer actions are left than it scores.
+        """Return the executable candidates [B, N, H, A], raw units, and their scores [B, N]. Scores are 0 without a
+        critic, or where fewer actions are left than it scores.
 
         Args:
             model, tick, noise: as of `weighed`.
@@ -245,15 +245,15 @@ class BestOfN:
         return candidates, value.where(enough, 0.0)
 
     def _shares(self) -> NDArray[np.float32]:
-        """How much of the residual moves each of the N candidates, from 0 to 1."""
+        """Return how much of the residual moves each of the N candidates, from 0 to 1."""
         count = self.config.num_samples
         if self.config.graded_residual and count > 1:
             return np.linspace(0, 1, count, dtype=np.float32)
         return np.ones(count, np.float32)
 
     def _offsets(self, critic: ChunkCritic, model: "BasePolicy", noise: Tensor) -> Tensor:
-        """One constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the first,
-        nor in discrete dimensions.
+        """Return one constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the
+        first, nor in discrete dimensions.
         """
         moved = torch.ones(noise.shape[1], 1, noise.shape[3], device=noise.device)
         moved[0], moved[..., list(model.statistics.discrete_dims)] = 0, 0
@@ -261,7 +261,7 @@ class BestOfN:
 
 
 def best_candidate(candidates: Tensor, scores: Tensor) -> Tensor:
-    """The candidate with the highest score, [B, H, A]. Arguments are what `BestOfN.judged` returns."""
+    """Return the candidate with the highest score, [B, H, A]. Arguments are what `BestOfN.judged` returns."""
     return candidates[torch.arange(len(scores), device=scores.device), best_index(candidates, scores)]
 
 

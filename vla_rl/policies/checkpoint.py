@@ -1,7 +1,7 @@
 """Policy folders: ``config.json`` (what the policy is) and one safetensors file (its weights); critic and residual lie
 in a folder inside. Never pickle.
 
-The weights' file name holds their digest and config.json names it, so a folder that is overwritten is the old policy
+The weights' file name holds their digest, and config.json names it. An overwritten folder is therefore the old policy
 or the new, never a mix.
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]) -> None:
-    """See `TrainablePolicy.save`: weights first, config.json last."""
+    """Save a policy: weights first, config.json last."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     description = {
         "format": POLICY_FORMAT,
@@ -57,7 +57,7 @@ def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]
 def load_checkpoint[PolicyT: TrainablePolicy](
     folder: Path, policy_class: type[PolicyT]
 ) -> tuple[PolicyT, dict[str, Any]]:
-    """See `TrainablePolicy.load`."""
+    """Load a saved policy."""
     description, content = read_weights(folder, POLICY_FORMAT, POLICY_VERSION)
     file = folder / "config.json"
     try:

@@ -1,9 +1,8 @@
 """The residual head of A2C2 (arXiv 2509.23224): corrects each action of a chunk from the newest observation.
 
-Numpy only: it runs in the control process at every tick, where there is no torch. It sees through the frozen image
-encoder of the policy that plans (the keypoints of every camera), and its own small network turns keypoints, state,
-planned action and the action's age into a correction. `corrector_training` trains it. One instance belongs to one
-thread.
+Numpy only: it runs in the control process at every tick, where there is no torch. It uses the frozen image encoder of
+the planning policy (the keypoints of every camera). Its own small network turns keypoints, state, planned action and
+the action's age into a correction. `corrector_training` trains it. One instance belongs to one thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,8 +72,8 @@ class ResidualCorrector:
     def correct(
         self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int] = ()
     ) -> Float32Array:
-        """The corrected action, float32 [A], of one planned ``chunk_index`` ticks ago; ``discrete_dims`` at the level
-        that is nearest.
+        """Return the corrected action, float32 [A], of one planned ``chunk_index`` ticks ago; ``discrete_dims`` at the
+        level that is nearest.
 
         Raises:
             UserError: for a camera that is missing.

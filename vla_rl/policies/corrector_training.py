@@ -1,9 +1,9 @@
 """Training of the residual head of A2C2 (arXiv 2509.23224), see `corrector`. Torch.
 
-The policy is frozen. It plans a chunk from every frame; at each action of it the head sees what was observed when the
-action was due, and learns the difference between what the demonstrator did then and what was planned. Only what the
-head sees is shifted, never what the policy plans from: a plan that is wrong by the shift teaches the head to mistrust
-plans. Episodes that are held out decide which weights are kept, so that a head with nothing to add adds nothing.
+The policy is frozen. The policy plans a chunk from every frame. At each of its actions the head sees the observation of
+the action's tick. It learns the difference between demonstrated and planned action. Only the head's images are shifted,
+never the policy's: a plan that is wrong by the shift would train the head to mistrust plans. Episodes that are held out
+decide which weights are kept, so that a head with nothing to add adds nothing.
 """
 
 import copy
@@ -101,7 +101,7 @@ def train_corrector(
 
 
 def need_keypoints(model: TrainablePolicy) -> FlowVLA:
-    """The policy, if a corrector can see through it.
+    """Return the policy, if a corrector can see through it.
 
     Raises:
         UserError: for a policy whose image encoder has no keypoints.
@@ -142,7 +142,7 @@ def _samples_of(model: FlowVLA, episode: Episode, config: CorrectorConfig, gener
 def _plan_every_frame(
     model: FlowVLA, episode: Episode, shift: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """A chunk from every frame, normalized [T, H, A], and the keypoints of the frame, shifted, [T, F]."""
+    """Return a chunk from every frame, normalized [T, H, A], and the keypoints of the frame, shifted, [T, F]."""
     text = model.tokenize([episode.task])
     indicator = torch.tensor([int(Indicator.POSITIVE)])
     chunks, keypoints = [], []
@@ -177,7 +177,7 @@ def _encoder(model: FlowVLA, camera: int) -> CameraEncoder:
 
 
 def _make_head(config: CorrectorConfig, inputs: int, outputs: int) -> nn.Sequential:
-    """The last layer starts at zero: before training nothing is corrected."""
+    """Return the layers. The last one starts at zero: before training nothing is corrected."""
     sizes = [inputs, *[config.width] * (config.layers - 1)]
     hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
     last = nn.Linear(sizes[-1], outputs)
@@ -211,7 +211,7 @@ def _fit(
 
 
 def exported(model: FlowVLA, head: nn.Sequential) -> ResidualCorrector:
-    """The head [keypoints, state, planned action, age] -> correction, in numpy, with the policy's eyes.
+    """Return the head [keypoints, state, planned action, age] -> correction, in numpy, with the policy's eyes.
 
     Args:
         model: the policy.

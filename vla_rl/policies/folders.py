@@ -15,7 +15,7 @@ from vla_rl.policies.trainable import TrainablePolicy
 
 
 def policy_class(kind: str) -> type[TrainablePolicy]:
-    """The class of a kind of policy.
+    """Return the class of a kind of policy.
 
     Raises:
         ConfigError: for an unknown kind, or one that is no `TrainablePolicy`.
@@ -27,7 +27,7 @@ def policy_class(kind: str) -> type[TrainablePolicy]:
 
 
 def load_model(folder: Path, expected: PolicySpec | None = None) -> tuple[TrainablePolicy, dict[str, Any]]:
-    """The trainable policy of a folder, on the CPU, and the meta data that was saved with it.
+    """Return the trainable policy of a folder, on the CPU, and the meta data that was saved with it.
 
     Args:
         folder: as `TrainablePolicy.save` wrote it.
@@ -44,8 +44,8 @@ def load_model(folder: Path, expected: PolicySpec | None = None) -> tuple[Traina
 
 
 def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None = None) -> Policy:
-    """The policy of a folder, ready to act; with a critic in the folder it chooses among several draws. Arguments and
-    errors as of `load_model`.
+    """Return the policy of a folder, ready to act; with a critic in the folder it chooses among several draws.
+    Arguments and errors as of `load_model`.
 
     Raises:
         CheckpointError: also for a critic that is damaged, of another policy, or has gone.
@@ -62,7 +62,7 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
 
 
 def is_lerobots(description: Any) -> bool:
-    """Whether a config.json describes a policy of lerobot's."""
+    """Return whether a config.json describes a policy of lerobot's."""
     return isinstance(description, dict) and "type" in description and "format" not in description
 
 

@@ -19,8 +19,8 @@ Velocity = Callable[[Tensor, float], Tensor]
 def guided_velocity(
     velocity: Velocity, actions: Tensor, tau: float, target: Tensor, weights: Tensor, beta: float, exact_gradient: bool
 ) -> Tensor:
-    """The velocity with its pull towards the target,
-    v + min(beta, ...) (Y - A_hat)^T diag(W) dA_hat/dA_tau with A_hat = A_tau + (1 - tau) v.
+    """Return the velocity with its pull towards the target, v + min(beta, ...) (Y - A_hat)^T diag(W) dA_hat/dA_tau with
+    A_hat = A_tau + (1 - tau) v.
 
     Args:
         velocity: of the policy.

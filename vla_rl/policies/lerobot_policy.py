@@ -53,7 +53,7 @@ class LeRobotFlowPolicy:
         self.reset(0)
 
     def twin(self) -> Self:
-        """The same weights for another episode at the same time."""
+        """Return a policy with shared weights for another episode at the same time."""
         twin = copy.copy(self)
         twin.reset(0)
         return twin
@@ -116,7 +116,7 @@ class RecentObservations(ActingPolicy):
 
 
 def can_be_guided(policy: Any) -> bool:
-    """Whether a lerobot policy samples in a way that leaves a place for guidance."""
+    """Return whether a lerobot policy samples in a way that leaves a place for guidance."""
     return hasattr(getattr(policy, "model", None), "rtc_processor") and hasattr(policy.config, "rtc_config")
 
 
@@ -143,7 +143,7 @@ class _Guidance:
     def denoise_step(
         self, x_t: Tensor, time: float, original_denoise_step_partial: Callable[[Tensor], Tensor], **_: object
     ) -> Tensor:
-        """The guided velocity, [B, H, A], in lerobot's time, which runs from 1 (noise) to 0 (actions)."""
+        """Return the guided velocity, [B, H, A], in lerobot's time, which runs from 1 (noise) to 0 (actions)."""
         length, dims = self.target.shape[1:]
         weights = torch.from_numpy(guidance_weights(x_t.shape[1], self.delay_ticks, length)).to(x_t.device)
         # Dimensions that pad the action up to the network's are 0 in training, so that is what they are pulled to.
@@ -158,7 +158,7 @@ class _Guidance:
 
 
 def _batch(observation: Observation) -> dict[str, Any]:
-    """An observation under lerobot's keys, images float [3, H, W] in [0, 1]."""
+    """Return an observation under lerobot's keys, images float [3, H, W] in [0, 1]."""
     images = {
         f"observation.images.{camera}": torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1) / 255.0
         for camera, image in observation.images.items()

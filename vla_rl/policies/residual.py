@@ -93,7 +93,7 @@ class Residual(nn.Module):
         self.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
-        """The input rows [..., I] of chunks, raw.
+        """Return the input rows [..., I] of chunks, raw.
 
         Args:
             features: [..., F], of `flat_features`.

@@ -34,7 +34,7 @@ class TrainablePolicy(BasePolicy):
 
     @classmethod
     def build(cls, config: Any, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:
-        """A policy of that config, on the CPU; its first weights follow from torch's generator.
+        """Return a policy of that config, on the CPU; its first weights follow from torch's generator.
 
         Args:
             pretrained: Read the weights of pretrained parts; False where all weights come from a checkpoint.
@@ -62,8 +62,8 @@ class TrainablePolicy(BasePolicy):
 
     @classmethod
     def on_meta_device(cls, config: Any, spec: PolicySpec) -> Self:
-        """A policy of that config without memory for its weights, on torch's device ``meta``: all that it has are
-        shapes.
+        """Return a policy of that config without memory for its weights, on torch's device ``meta``: all that it has
+        are shapes.
 
         Raises:
             UserError: if no policy can be built from it for this robot.
@@ -104,7 +104,7 @@ class TrainablePolicy(BasePolicy):
         return torch.from_numpy(hash_words(sentences, self.max_words, VOCABULARY))
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
-        """The policy as the loop asks it, with these very weights; one thread's own."""
+        """Return the policy as the loop asks it, with these very weights; one thread's own."""
         return ActingPolicy(self, device, version)
 
     def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
@@ -118,7 +118,7 @@ class TrainablePolicy(BasePolicy):
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
-        """The policy of a folder, on the CPU, in evaluation mode, and the meta data that was saved with it.
+        """Return the policy of a folder, on the CPU, in evaluation mode, and the meta data that was saved with it.
 
         Raises:
             CheckpointError: for a missing, damaged or foreign folder, in one line; nothing in it is ever executed.
@@ -127,6 +127,8 @@ class TrainablePolicy(BasePolicy):
 
     @classmethod
     def config_in(cls, folder: Path, config: Any) -> Any:
-        """The config that a folder holds, with the paths of what travels in the folder; here there is nothing such."""
+        """Return the config that a folder holds, with the paths of what travels in the folder; here there is nothing
+        such.
+        """
         del folder
         return config

@@ -15,7 +15,7 @@ from vla_rl.policies.trainable import TrainablePolicy
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """The class of an algorithm.
+    """Return the class of an algorithm.
 
     Raises:
         ConfigError: for an unknown name, or a class that does not say what it is called.
@@ -39,7 +39,7 @@ def require_of_policy(name: str, learning: Any, provides: frozenset[str]) -> Non
 
 
 def make_algorithm(name: str, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int) -> Algorithm:
-    """An algorithm by name; arguments as of `Algorithm`. Call `begin_round` before the first `update`.
+    """Return an algorithm by name; arguments as of `Algorithm`. Call `begin_round` before the first `update`.
 
     Raises:
         ConfigError: for an unknown name, another algorithm's config, or a policy that lacks what the algorithm needs.

@@ -1,5 +1,5 @@
-"""A second practice run beside a first one, from the same supervised policy and in a process of its own: practice
-without a person, for comparison. While the first one learns on one core, the other one is free for it.
+"""A second practice run beside a first one, without a person, for comparison. It starts from the same supervised
+policy, in a process of its own. While the first one learns on one core, the other one is free for it.
 """
 
 import logging

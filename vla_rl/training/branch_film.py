@@ -1,5 +1,5 @@
-"""A film of branches: what happened in the newest episodes, and below it what the short-range model predicted from one
-moment on, with the actions that were sent.
+"""A film of branches: the newest episodes above, and below them the model's prediction from one moment on, with the
+sent actions.
 
 Dynamics and decoder are trained for the film alone, on all other episodes of the run.
 """

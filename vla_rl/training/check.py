@@ -1,8 +1,7 @@
 """Never worse than before: a round's policy acts only if it does no worse than the one that it is to follow.
 
-The new one is judged by the episodes of its check, the one before by as many of the round's practice, played without
-exploration as well, and by those by which it was judged earlier. A failed check costs a round; a bad policy that acts
-costs more.
+The new one is judged by the episodes of its check. The previous one is judged by as many of the round's practice,
+without exploration as well, and by its earlier ones. A failed check costs a round; a bad policy that acts costs more.
 """
 
 from collections.abc import Mapping
@@ -27,12 +26,12 @@ class Check:
 
 
 def acting_policy(checks: Mapping[int, Check], version: int) -> int:
-    """The version as which the policy of a version was made: its own, or an earlier one that had to stay."""
+    """Return the version as which the policy of a version was made: its own, or an earlier one that had to stay."""
     return version if version not in checks or checks[version].passes else checks[version].acting
 
 
 def success_of(checks: Mapping[int, Check], version: int) -> float:
-    """The success so far of the policy that was made as a version."""
+    """Return the success so far of the policy that was made as a version."""
     played = [check.practice for check in checks.values() if check.acting == version]
     if version in checks:
         played.append(checks[version].check)

@@ -94,8 +94,8 @@ def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
 
 
 def load_newest_checkpoint(directory: Path) -> tuple[int, dict[str, Any]] | None:
-    """The newest readable checkpoint of a run, or None where there is none yet. A damaged one is passed over with a
-    warning.
+    """Return the newest readable checkpoint of a run, or None where there is none yet. A damaged one is passed over
+    with a warning.
 
     Raises:
         CheckpointError: if there are checkpoints and none can be read.

@@ -34,20 +34,20 @@ class RunConfig:
         seed: of demonstrations, initial weights, batches and practice episodes.
         workers: rollout processes; 0 runs episodes in the learner's process.
         environments_per_worker: how many episodes a process runs in turns, whose policy plans for all of them in one
-            forward pass. With more than one a resumed run equals an uninterrupted one only where the processor
-            computes a row of a batch like a batch of one; otherwise actions differ in their last bit.
-        ray: address of a Ray cluster to run the workers on, whose machines need this package and share no disk with
-            the learner; "local" starts one here. null: processes on this machine.
-        torch_threads: threads of the learner, which soon sleep while they wait for each other; 0: one for each core, up
-            to eight, but for those of workers that play while it learns. Another number of threads gives other weights
-            in their last bits.
+            forward pass. With more than one, actions may differ in their last bit, if the processor computes a row of a
+            batch differently. A resumed run then differs from an uninterrupted one.
+        ray: Address of a Ray cluster for the workers; "local" starts one here. Its machines need this package and no
+            shared disk. null: processes on this machine.
+        torch_threads: Threads of the learner, which soon sleep while they wait. 0: one for each core, up to eight, less
+            those of workers that play while it learns. Another number of threads gives other weights in their last
+            bits.
         device: of the learner, as torch names it. Only on "cpu" does a resumed run equal an uninterrupted one.
         rollout_device: where policies are run when they act.
         exploration: of the policy that practices: standard deviation of a constant offset of each chunk, in normalized
             action units. Independent noise averages out over a chunk; a coherent offset shows what it leads to.
-        rollout_precision: of the policy that practices, where a robot's computer will act in a low one: ``fp32`` or
-            ``int8-dynamic`` through ONNX Runtime, or ``trt``, engines of TensorRT on this machine's GPU, which are
-            built once and refitted with every version. Learning and evaluation stay in full precision, ``torch``.
+        rollout_precision: Precision of the policy in practice, where a robot's computer will act in a low one. ``fp32``
+            or ``int8-dynamic`` use ONNX Runtime. ``trt`` uses TensorRT engines on this machine's GPU, built once and
+            refitted with every version. Learning and evaluation stay in full precision, ``torch``.
         sinks: further subscribers of every metric, beside metrics.jsonl and TensorBoard: entry points of
             ``vla_rl.sinks`` (wandb, mlflow, trackio) or ``module:Name``.
     """
@@ -90,5 +90,5 @@ class RunConfig:
 
 
 def world_preset(name: str) -> Path:
-    """The file of a preset, or a YAML file by its path."""
+    """Return the file of a preset, or a YAML file by its path."""
     return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"

@@ -265,7 +265,7 @@ def _start_spec(start: Path) -> PolicySpec | None:
 
 
 def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> "Algorithm":
-    """The configured algorithm on the policy that the run starts from, or on a new one."""
+    """Return the configured algorithm on the policy that the run starts from, or on a new one."""
     import torch
 
     from vla_rl.algorithms.sampling import derived_seed

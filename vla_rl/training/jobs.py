@@ -22,8 +22,8 @@ class StageJobs:
         folder: of the run.
         budget: how many episodes.
         seed: of the run.
-        tasks: ids of the environments; episodes take turns among them, and the tasks share their seeds: where they
-            are of one scene, every start is seen under every sentence, so that no start says what is asked for.
+        tasks: Ids of the environments. Episodes take turns among them, and the tasks share their seeds. In one scene
+            every start is then seen under every sentence, so that no start gives the goal away.
         takeover: whether the supervisor may take over during practice.
     """
 
@@ -34,7 +34,7 @@ class StageJobs:
         self._tasks, self._takeover = tasks, takeover
 
     def demonstrations(self) -> list[RolloutJob]:
-        """The expert's; one that fails is tried again with the next seed."""
+        """Return the expert's jobs; one that fails is tried again with the next seed."""
         return [
             RolloutJob(
                 f"{_DEMONSTRATION}{index:05d}",
@@ -122,10 +122,10 @@ def is_stored(job: RolloutJob, store: EpisodeStore) -> bool:
 
 
 def is_demonstration(episode_id: str) -> bool:
-    """Whether an episode of a run is one of its demonstrations, by its name."""
+    """Return whether an episode of a run is one of its demonstrations, by its name."""
     return episode_id.startswith(_DEMONSTRATION)
 
 
 def practice_prefix(round_number: int) -> str:
-    """How the names of a round's practice episodes begin."""
+    """Return how the names of a round's practice episodes begin."""
     return f"round{round_number:03d}-"

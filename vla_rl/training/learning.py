@@ -1,6 +1,6 @@
-"""What every run of learning does, practice and offline fine-tuning alike: gradient steps with checkpoints and metrics
-in a run folder, so that a crash at any moment costs at most the steps since the last checkpoint. On a CPU the resumed
-run ends in the same weights, bit by bit, as an uninterrupted one.
+"""Gradient steps with checkpoints and metrics in a run folder, for practice and offline fine-tuning. A crash costs at
+most the steps since the last checkpoint. On a CPU the resumed run ends in the same weights, bit by bit, as an
+uninterrupted one.
 """
 
 import io
@@ -107,7 +107,7 @@ class LearningRun:
             )
 
     def _policy_of(self, stage: Stage) -> Path:
-        """Where the policy that a stage makes is written."""
+        """Return where the policy that a stage makes is written."""
         return self.folder.policy(stage.policy_version)
 
     def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:
@@ -137,8 +137,8 @@ class LearningRun:
         self.folder.write_summary(summary)
 
     def _save_traces(self, learner: Algorithm) -> None:
-        """Values and weights along the newest real success and takeover, and along the newest failures, which the
-        report sorts by where the chance of success falls.
+        """Trace values and weights along the newest real success and takeover, and along the newest failures. The
+        report sorts failures by where the probability of success falls.
         """
         chosen: dict[str, list[CachedEpisode]] = {"takeover": [], "success": [], "failure": []}
         for episode in reversed(self.cache.episodes):

@@ -1,5 +1,5 @@
-"""Offline fine-tuning: one stage of learning from logged episodes, with no robot and no simulator; and what each loss
-would see of them, before any training.
+"""Offline fine-tuning: one stage of learning from logged episodes, without robot and simulator. A dry run counts what
+each loss would use.
 
 The learners, checkpoints and metrics are those of practice, so that a killed run goes on as exactly as a practice run.
 """
@@ -164,7 +164,7 @@ def _outcome(success: bool | None) -> str:
 
 
 def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:
-    """The counts as a table for people, under the names of the algorithm and of the credit rule."""
+    """Return the counts as a table for people, under the names of the algorithm and of the credit rule."""
     head = ["EPISODE", "OUTCOME", "STEPS", "policy", "human", "demo", "hold", "viability=1", "viability=0"]
     head += ["efficiency", "actor: demo", "interv.", "rollout"]
     lines = [head]

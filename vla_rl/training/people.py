@@ -16,11 +16,10 @@ Trace = Callable[[FrameCache, NDArray[np.int64]], dict[str, NDArray[Any]]]
 
 
 def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, chunk_ticks: int = 0) -> dict[str, float]:
-    """Per person, under ``NAME/FIGURE``: ``demonstrations`` and their mean length (``steps``), ``takeovers`` and the
-    share of them that ended in success (``rescued``), ``person_steps``, and what the critics say of the steps that they
-    decided, where there are such: the mean ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps
-    saved) and ``value_rise`` (by how much the predicted value rises while they drive for a chunk). Empty where
-    no person is known by name.
+    """Measure each person, under ``NAME/FIGURE``: ``demonstrations`` and their mean length (``steps``), ``takeovers``
+    and their share of successes (``rescued``), and ``person_steps``. Where there are critics, also of the person's
+    steps: the mean ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps saved) and ``value_rise``
+    (rise of the predicted value while they drive for a chunk). Empty where no person is known by name.
 
     Args:
         cache: the episodes of the round.

@@ -23,24 +23,24 @@ class BudgetConfig:
     """What a run may spend: episodes and gradient steps.
 
     Attributes:
-        demonstrations: successful expert episodes that the supervised policy is trained on, or how many are taken at
-            most of those that are imported; 0: all of these.
+        demonstrations: Number of successful expert episodes for the supervised policy, or the largest number of
+            imported ones; 0: all of these.
         supervised_steps: gradient steps of behavior cloning before the first round.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.
-        staleness: how many versions older the policy that practices may be than the newest one, so that collectors and
-            evaluations go on while the learner learns: round r is played by version r - 1 - staleness, and is collected
-            while earlier rounds are learned from. This number, not the clock, decides which version plays what.
+        staleness: Number of versions that the practicing policy may be older than the newest one. Collectors and
+            evaluations then continue while the learner learns. Version r - 1 - staleness plays round r. This number,
+            not the clock, decides which version plays what.
             0: they take turns.
-        check_episodes: episodes that a round's policy plays, alone and without exploration, before it may act: if it
-            does worse than the one before did, that one stays. For that one count as many of the round's practice
+        check_episodes: Episodes that a round's policy plays alone, without exploration, before it may act. If it does
+            worse than the previous one, the previous one stays. For that one count as many of the round's practice
             episodes (or all, where they are fewer), which are played without exploration too. All of them are learned
             from. 0: no check.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
-        evaluation_pictures: which pictures evaluation episodes keep: of ``every`` step, as a world model wants them, or
-            only those from which a chunk was ``planned``, where the simulator can leave the others out: it saves most
-            of the time, and success is the same.
+        evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those
+            from which a chunk was ``planned``. The latter saves most of the time, where the simulator can leave others
+            out. Success is the same.
         evaluate_every_round: also evaluate between the first and the last policy.
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
     """
@@ -90,7 +90,7 @@ class BudgetConfig:
             )
 
     def acting_version(self, round_number: int) -> int:
-        """The policy version that plays a round."""
+        """Return the policy version that plays a round."""
         return max(0, round_number - 1 - self.staleness)
 
     @property
@@ -124,7 +124,7 @@ class Stage:
 
 
 def plan(budget: BudgetConfig) -> list[Stage]:
-    """The stages of a run, in order. With staleness a version is evaluated while the next one is learned."""
+    """Return the stages of a run, in order. With staleness a version is evaluated while the next one is learned."""
     step = budget.supervised_steps
     stages = [Stage("demonstrate", 0, -1, 0, 0), Stage("supervise", 0, 0, 0, step)]
     later = [Stage("evaluate", 0, 0, step, step)]
@@ -144,15 +144,15 @@ def plan(budget: BudgetConfig) -> list[Stage]:
 
 
 def demonstration_seed(run_seed: int, index: int, attempt: int) -> int:
-    """The reset seed of a demonstration; further attempts follow when the expert fails."""
+    """Return the reset seed of a demonstration; further attempts follow when the expert fails."""
     return run_seed * _SEEDS_PER_RUN + attempt * _SEEDS_PER_ROUND + index
 
 
 def practice_seed(run_seed: int, round_number: int, index: int) -> int:
-    """The reset seed of a practice episode."""
+    """Return the reset seed of a practice episode."""
     return run_seed * _SEEDS_PER_RUN + _SEEDS_PER_RUN // 2 + round_number * _SEEDS_PER_ROUND + index
 
 
 def evaluation_seed(index: int) -> int:
-    """The reset seed of an evaluation episode: equal for all runs, algorithms and policies."""
+    """Return the reset seed of an evaluation episode: equal for all runs, algorithms and policies."""
     return _EVALUATION_SEED + index

@@ -77,8 +77,8 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
         episodes: to imagine.
 
     Raises:
-        UserError: if the run has no episode of its own policies, or the policy cannot act from features, or its chunks
-            are shorter than what the run executes of each.
+        UserError: If the run has no episode of its own policies, or the policy cannot act from features. If its chunks
+            are shorter than the run's executed part.
         CheckpointError: for a policy folder that is damaged or of another interface.
     """
     _, config = RunFolder.open(run, RunConfig)
@@ -97,8 +97,8 @@ def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> Predic
 
 
 def predict(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> PredictedSuccess:
-    """Learn a model from the learner's episodes and play its policy there, in turn from the starts of the policy's real
-    episodes (one at least) and in the world of each member.
+    """Learn a model from the learner's episodes and play its policy there. Starts are those of the policy's real
+    episodes (one at least), in the world of each member in turn.
     """
     config, generator = learner.config, torch_generator(learner.seed, "foretold", 0)
     with torch.random.fork_rng(devices=[]), autocast(config.actor, learner.data.device, cached=False):
@@ -120,14 +120,14 @@ def predict(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> P
 
 
 def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
-    """The real ones that a policy has played."""
+    """Return the real episodes that a policy has played."""
     return [episode for episode in learner.data.cache.episodes if episode.policy_version >= 0]
 
 
 def _act(
     model: BasePolicy, selector: BestOfN | None, features: Tensor, tick: int, generator: torch.Generator
 ) -> Tensor:
-    """The chunks [B, H, A], raw, that a policy plays where it sees features [B, F]."""
+    """Return the chunks [B, H, A], raw, that a policy plays where it sees features [B, F]."""
     rows = model.horizon if selector is None else selector.noise_rows(model.horizon)
     noise = torch.randn(len(features), rows, model.spec.action_dim, generator=generator).to(features)
     if selector is None:

@@ -135,7 +135,7 @@ def _warn_of_chunks(config: RunConfig) -> None:
 
 
 def _with_absolute_paths(config: RunConfig) -> RunConfig:
-    """A resumed run may be started from another folder."""
+    """Make the path of demonstrations absolute: a resumed run may be started from another folder."""
     if config.task.demonstrations is None:
         return config
     absolute = str(Path(config.task.demonstrations).expanduser().absolute())
@@ -199,7 +199,7 @@ def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeS
 
 
 def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":
-    """The rollout workers of a run, where its config wants them."""
+    """Return the rollout workers of a run, where its config wants them."""
     from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
@@ -229,7 +229,7 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
 
 
 def practice_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
-    """The configured algorithm, starting from the supervised policy."""
+    """Return the configured algorithm, starting from the supervised policy."""
     from vla_rl.policies.folders import load_model
     from vla_rl.training.algorithms import make_algorithm
 
@@ -243,8 +243,8 @@ def learner_of_run(
     learning: dict[str, Any] | None = None,
     policy: Path | None = None,
 ) -> tuple["Algorithm", RunConfig, PolicySpec]:
-    """The algorithm of a run on all of its episodes, as if it began its first round with them, to look into
-    it; the run itself stays as it is.
+    """Build the algorithm of a run on all of its episodes, as in its first round, to look into it. The run itself stays
+    unchanged.
 
     Args:
         run: its folder.
@@ -275,7 +275,7 @@ def learner_of_run(
 
 
 def _check_start(path: Path, config: RunConfig) -> RunFolder:
-    """The run that another one is to start from.
+    """Return the run that another one is to start from.
 
     Raises:
         UserError: if its demonstrations or its supervised policy do not fit the config.

@@ -1,5 +1,5 @@
-"""Rollout workers on the machines of a Ray cluster, which need this package and nothing of the learner's disk: policies
-go to them, and episodes come back, through Ray's object store.
+"""Rollout workers on the machines of a Ray cluster. They need this package and nothing of the learner's disk: policies
+and episodes travel through Ray's object store.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class _Part:
 class RayRolloutPool:
     """Spreads jobs over the actors of a cluster. Stands where `vla_rl.training.workers.RolloutPool` does.
 
-    An actor that dies, alone or with its machine, costs the episodes that it was playing: others play them, and a new
+    An actor that dies, alone or with its machine, costs the episodes that it was playing. Others play them, and a new
     actor joins as soon as the cluster has a place for it.
 
     Args:
@@ -90,7 +90,7 @@ class RayRolloutPool:
             self._invite()
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
-        """Run the jobs, yielding each as it is saved, in any order.
+        """Run the jobs, yielding each once it is saved, in any order.
 
         Raises:
             UserError: if actors die one after the other at the same jobs, or cannot start; what was saved stays saved.
@@ -138,7 +138,7 @@ class RayRolloutPool:
                 self._invite()
 
     def _start(self, actor: Any, part: _Part) -> Any:
-        """Where the episodes of a part will come out."""
+        """Return the stream of a part's episodes."""
         part.actor, part.begun = actor, False
         policies = {job.policy: self._policies[job.policy] for job in part.left.values() if job.policy is not None}
         return actor.run.options(num_returns="streaming").remote(self._build, part.left, policies)
@@ -193,7 +193,7 @@ class RayRolloutPool:
         self._invite()
 
     def _next(self, awaited: list[Any]) -> Any:
-        """The first of them that has something to say."""
+        """Return the first of them that has a result."""
         while True:
             ready, _ = self._ray.wait(awaited, num_returns=1, timeout=_SILENCE_S)
             if ready:
@@ -202,7 +202,7 @@ class RayRolloutPool:
                 logger.info("%d rollout workers wait for a place in the cluster", len(self._joining))
 
     def end(self) -> None:
-        """See `vla_rl.training.workers.Rollouts.end`."""
+        """End the workers (`vla_rl.training.workers.Rollouts.end`)."""
         self._ended = True
         for actor in self._actors:
             self._ray.kill(actor)
@@ -223,8 +223,8 @@ class _Actor:
     """Builds its worker at the first job, so that what goes wrong there is that job's error.
 
     Args:
-        path: where the learner finds modules: parts of anybody's are named module:Name.
-            What makes the worker comes with a job, since Ray imports what an argument names before it makes the call.
+        path: Where the learner finds modules, for parts that are named module:Name. What makes the worker comes with a
+            job, since Ray imports what an argument names before it makes the call.
     """
 
     def __init__(self, path: list[str]) -> None:
@@ -249,7 +249,7 @@ class _Actor:
         jobs: Mapping[int, RolloutJob],
         policies: Mapping[Path, tuple[str, Any]],
     ) -> Iterator[tuple[int, Episode] | None]:
-        """Run jobs, yielding None at the beginning, then the number of each and its episode as soon as it is over.
+        """Run jobs. Yield None at the beginning, then the number of each and its episode, once it is over.
 
         Args:
             build: makes the worker.
@@ -272,7 +272,7 @@ class _Actor:
                 yield numbers[job.store, job.episode_id], EpisodeStore(job.store).read(job.episode_id)
 
     def _unpacked(self, policies: Mapping[Path, tuple[str, Any]]) -> dict[Path, Path]:
-        """The folders of policies on this machine; others go."""
+        """Return the folders of policies on this machine; remove the others."""
         import ray
 
         for other in {file.name for file in self._policies.iterdir()} - {key for key, _ in policies.values()}:

@@ -1,7 +1,7 @@
 """The loop: demonstrations -> supervised policy -> rounds of practice, each one making the next policy better.
 
 `PracticeRun.run` walks through the plan. Collector and learner exchange only episodes (the store) and policy versions
-(a folder), and every stage looks at what is there and does what is missing.
+(a folder). Every stage looks for its results and does what is missing.
 """
 
 import logging
@@ -113,20 +113,20 @@ class PracticeRun(LearningRun):
         return self._gather(jobs, stage) or worked
 
     def _was_learned_from(self, stage: Stage) -> bool:
-        """Whether a round needs no episodes (any more: they may have been retired since)."""
+        """Return whether a round needs no episodes (any more: they may have been retired since)."""
         return self._was_made(stage.round) or not self.budget.episodes_per_round
 
     def _was_made(self, version: int) -> bool:
-        """Whether a policy version was made, also where it has gone since: it cannot be made again as it was, from the
-        episodes and the state of later rounds.
+        """Return whether a policy version was made, also if it is gone since. The episodes and state of later rounds
+        cannot make it again.
         """
         return any(made >= version for made in self.folder.policy_versions())
 
     def _start_in_background(self, learned: Stage) -> None:
         """While a round is learned from: the rounds that may be played already, then the evaluations of older versions.
 
-        Episodes of later rounds lie in a store of their own until their round begins, so that what a round learns from
-        does not depend on how fast they come.
+        Episodes of later rounds lie in a store of their own until their round begins. So the data of a round do not
+        depend on their speed.
         """
         if self._ahead is None:
             return
@@ -192,8 +192,8 @@ class PracticeRun(LearningRun):
         return True
 
     def _check(self, stage: Stage) -> bool:
-        """The round's policy plays; it becomes the version that acts if it does no worse than the one before did, or
-        else that one stays.
+        """Play the round's policy. It becomes the acting version if it does no worse than the previous one; otherwise
+        the previous one stays.
         """
         version = stage.policy_version
         if self._was_made(version):
@@ -224,7 +224,7 @@ class PracticeRun(LearningRun):
         return True
 
     def _checks(self) -> dict[int, Check]:
-        """The checks so far, by the version that was checked."""
+        """Return the checks so far, by the version that was checked."""
         found = self.folder.read_summary().get("checks", {})
         return {
             int(version): Check(each["acting"], tuple(each["practice"]), tuple(each["check"]), each["passes"])
@@ -232,7 +232,7 @@ class PracticeRun(LearningRun):
         }
 
     def _unaided(self, names: Sequence[str]) -> tuple[int, int]:
-        """How many episodes succeeded without a person, and of how many; a rescue is no success of the policy."""
+        """Return how many episodes succeeded without a person, and of how many; a rescue is no success of the policy."""
         headers = [self.store.read_header(name) for name in names if name in self.store]  # some may be retired
         return sum(header.success is True and not header.human_steps for header in headers), len(headers)
 
@@ -352,7 +352,7 @@ class PracticeRun(LearningRun):
         self._publish_once("evaluate", stage, {"success": successes / len(episodes), "episodes": len(episodes)})
 
     def _show_outcomes(self, episodes: Sequence[EpisodeHeader]) -> None:
-        """Tell the subscribers of one success and one failure, to be looked at."""
+        """Notify the subscribers of one success and one failure, to be shown."""
         for outcome in (True, False):
             header = next((each for each in episodes if each.success is outcome), None)
             if header is not None:

@@ -185,7 +185,7 @@ class SimulatorWorker:
         return executor if person is None else TakeoverSwitch(executor, person)
 
     def _corrector(self, folder: Path | None) -> ActionCorrector | None:
-        """The residual head of a policy, for a strategy that takes one."""
+        """Return the residual head of a policy, for a strategy that takes one."""
         takes = "corrector" in find_strategy(self._config.execution.strategy).requires
         if folder is None or self._policy is not None or not takes:
             return None

@@ -68,7 +68,7 @@ class Rollouts(Protocol):
     """Runs jobs somewhere: `RolloutPool` on this machine, `vla_rl.training.ray_workers` on many."""
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
-        """Run the jobs, yielding each as it is saved, in any order."""
+        """Run the jobs, yielding each once it is saved, in any order."""
         ...
 
     def end(self) -> None:
@@ -77,7 +77,7 @@ class Rollouts(Protocol):
 
 
 def parts(jobs: Sequence[RolloutJob], workers: int) -> list[Sequence[RolloutJob]]:
-    """The jobs in parts, one for each worker, or more, none of them too long to show how far it is."""
+    """Return the jobs in parts, one for each worker, or more, none of them too long to show how far it is."""
     size = max(min(-(-len(jobs) // workers), _PART), 1)
     return [jobs[first : first + size] for first in range(0, len(jobs), size)]
 
@@ -101,7 +101,7 @@ class RolloutPool:
             self._pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(build,))
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
-        """Run the jobs, yielding each as it is saved, in any order.
+        """Run the jobs, yielding each once it is saved, in any order.
 
         Raises:
             UserError: if a worker process dies (out of memory, killed); what was saved stays saved.
@@ -125,7 +125,7 @@ class RolloutPool:
                 future.cancel()
 
     def end(self) -> None:
-        """See `Rollouts.end`."""
+        """End the workers (`Rollouts.end`)."""
         if self._pool is not None:
             end_processes([*self._pool._processes.values()])
 

@@ -37,7 +37,7 @@ class AwrConfig:
 
 @dataclass(frozen=True)
 class AwrLearning(WeightedLearning):
-    """What advantage-weighted regression may be told."""
+    """Options of advantage-weighted regression."""
 
     awr: AwrConfig = field(default_factory=AwrConfig)
 

@@ -1,7 +1,7 @@
 """RECAP's value function: a distribution over returns in 201 bins. arXiv 2511.14759 (pi*0.6).
 
 The reward is -1 per step, 0 at the terminal success and -C, a large constant, at the end of a failure. The return to
-the end of the episode is divided by the length of the task's longest episode and clipped to [-1, 0]: a success is worth
+the end of the episode is divided by the length of the task's longest episode and clipped to [-1, 0]. A success is worth
 minus the fraction of the time that it still takes, a failure -1.
 """
 

@@ -10,7 +10,7 @@ from vla_rl.algorithms.hierarchical import WeightedLearning
 
 @dataclass(frozen=True)
 class NoEfficiencyLearning(WeightedLearning):
-    """What the ablation may be told."""
+    """Options of the ablation."""
 
     advantage: AdvantageConfig = field(default_factory=AdvantageConfig)
 

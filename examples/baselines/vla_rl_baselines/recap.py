@@ -1,9 +1,9 @@
 """RECAP, arXiv 2511.14759 (pi*0.6): a policy conditioned on whether an action was better than usual.
 
-A distributional critic learns Monte-Carlo returns. A step of the policy is called good if its N-step advantage is above
-the task's quantile that lets a fixed fraction pass; what people did is always called good. The actor imitates
+A distributional critic learns Monte-Carlo returns. A step of the policy counts as good if its N-step advantage is above
+the task's quantile that lets a fixed fraction pass. Steps of people always count as good. The actor imitates
 everything, with that indicator as an input, and acts with the indicator set to good. As in the paper, the critic learns
-from every step of an episode whose outcome is known, whoever acted.
+from every step of an episode whose outcome is known, by any actor.
 """
 
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class RecapConfig:
 
 @dataclass(frozen=True)
 class RecapLearning(CloningLearning):
-    """What RECAP may be told."""
+    """Options of RECAP."""
 
     critic_training: CriticTrainingConfig = field(default_factory=CriticTrainingConfig)
     recap: RecapConfig = field(default_factory=RecapConfig)
@@ -96,7 +96,7 @@ def improvement_indicator(advantage: Tensor, threshold: Tensor, forced: Tensor) 
 
 
 class Recap(Cloning):
-    """See the module. The policy needs ``indicator=True``.
+    """Learner of RECAP. The policy needs ``indicator=True``.
 
     Thresholds are estimated every so many updates from the present critic, and kept with the state.
     """

@@ -33,7 +33,7 @@ class ThresholdConfig:
 
 @dataclass(frozen=True)
 class ThresholdLearning(WeightedLearning):
-    """What the threshold filter may be told."""
+    """Options of the threshold filter."""
 
     advantage: HorizonConfig = field(default_factory=HorizonConfig)
     threshold: ThresholdConfig = field(default_factory=ThresholdConfig)
@@ -42,8 +42,8 @@ class ThresholdLearning(WeightedLearning):
 def keep(value: Array, later: Array, reward: Array, ended: Array, elapsed: Array, config: ThresholdConfig) -> Array:
     """gamma^n (r + (1 - d) V(s')) - V(s) >= eps, bool [B].
 
-    The reward of a success is paid when its last step is over, and V of that step is 1, so that n steps before it both
-    are gamma^n.
+    The reward of a success is paid when its last step is over, and V of that step is 1. So n steps before it both are
+    gamma^n.
 
     Args:
         value, later: V(s) and V(s') in [0, 1].

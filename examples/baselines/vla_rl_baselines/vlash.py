@@ -15,7 +15,7 @@ class Vlash(ChunkStrategy):
 
     For actions that are absolute targets of the first A numbers of the state. The state moves by as much as its
     targets do, which keeps the lag of the position controllers. Discrete dimensions stay as they were observed: a
-    gripper that is told to close stops at what it holds, and never reaches its target.
+    closing gripper stops at what it holds, and never reaches its target.
     """
 
     provides: ClassVar[frozenset[str]] = frozenset()

@@ -1,8 +1,8 @@
 """gym-aloha's two tasks with ACT's limit of 400 steps and experts; `sim.adapters.aloha` has the environments.
 
-ACT's experts (arXiv 2304.13705) move the hands of another scene by springs, and their recorded joint angles fail when
-they are sent as targets: a servo needs a target ahead of where the joint should be. These experts solve for the joints
-of the same waypoints, ask for more than what is still missing, and look at the objects at every step.
+ACT's experts (arXiv 2304.13705) move the hands of another scene by springs. Their recorded joint angles fail as
+targets: a servo needs a target ahead of where the joint should be. These experts solve for the joints of the same
+waypoints. They ask for more than is still missing, and look at the objects at every step.
 """
 
 from abc import ABC, abstractmethod

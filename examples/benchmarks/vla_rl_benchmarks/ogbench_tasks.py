@@ -137,7 +137,8 @@ def _with_seeded_actions(native_class: Any) -> Any:
 
 
 class CubeOracle:
-    """OGBench's Markov oracle, told which cube to move where. Arguments and methods as in `sim.experts.base.Expert`.
+    """OGBench's Markov oracle, with the cube to move and its goal. Arguments and methods as in
+    `sim.experts.base.Expert`.
 
     It takes the cube whose place is free and lowest. If each stands in the place of the other, one is put aside first.
     """

@@ -84,7 +84,7 @@ class _AsLerobotAsks(gymnasium.ObservationWrapper[Any, Any, Any]):
 
     Attributes:
         task: gymnasium id.
-        task_description: the sentence that the policy is told; "" if the environment has none.
+        task_description: the policy's task sentence; "" if the environment has none.
 
     Raises:
         UserError: if nothing says how long an episode is.
@@ -104,8 +104,8 @@ class _AsLerobotAsks(gymnasium.ObservationWrapper[Any, Any, Any]):
         return observation
 
     def render(self) -> Any:
-        """What the policy has just seen, uint8 [H, cameras x W, 3]. It costs nothing, where a picture for people may be
-        more than a second of ray casting, and lerobot-eval draws each step of its first ten episodes, wanted or not.
+        """What the policy has just seen, uint8 [H, cameras x W, 3]. It costs nothing. A picture for people may take
+        more than a second of ray casting, and lerobot-eval always draws each step of its first ten episodes.
         """
         pixels = self._seen.get("pixels")
         if not isinstance(pixels, dict):

@@ -2,7 +2,7 @@
 
 ``robot.teleop={type: so101_leader, port: /dev/ttyACM1}`` is the teleoperator of ``--takeover`` and ``vla-rl record``;
 ``robot.task=...`` the task sentence. A leader arm has no switch: the space bar of this terminal takes over and gives
-back, and the keys s, f and r end an attempt as a success, a failure, or one to be repeated. Devices that give motions
+back. The keys s, f and r end an attempt as a success, a failure, or one to be repeated. Devices that give motions
 (``spacemouse``, ``gamepad``, ``keyboard_ee``) move robots whose first three actions are the tool's x, y, z, such as
 ``ee.x``.
 
@@ -39,7 +39,7 @@ _RECORDED_HZ = 30.0  # where no policy says at which rate it was trained
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
-    """The robot whose config the options are."""
+    """Return the robot whose config the options are."""
     if isinstance(request.clock, VirtualClock):
         raise UserError("a real robot does not wait for the policy: add --realtime")
     options = dict(request.options)
@@ -71,7 +71,7 @@ def set_up(request: RobotRequest) -> RobotSetup:
 
 
 def _description(urdf: str, units: object, named: Mapping[str, str] | None, commands: Dimensions) -> Description:
-    """The arm's URDF for the actions of its driver.
+    """Return the arm's URDF for the actions of its driver.
 
     Raises:
         UserError: if the units of the driver are not declared, it declares others, or an action is named that
@@ -102,7 +102,7 @@ def _takeover(
     limits: RobotLimits,
     keys: TerminalKeys,
 ) -> TakeoverSource:
-    """The teleoperator, connected; the robot is already."""
+    """Return the teleoperator, connected; the robot is already."""
     device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_device("teleoperator", options)
     has_events = hasattr(device, "get_teleop_events")
     step = None

@@ -16,7 +16,7 @@ _LIMITS = GateConfig(
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
-    """The mock robot with the cameras and joints of the policy, under the policy's names."""
+    """Return the mock robot with the cameras and joints of the policy, under the policy's names."""
     spec = request.policy
     if spec is None:
         raise UserError("the mock robot has no teleoperator; record a task of the simulator")

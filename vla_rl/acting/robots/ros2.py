@@ -25,7 +25,7 @@ from vla_rl.core.types import Origin
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
-    """The robot behind the topics that the options name."""
+    """Return the robot behind the topics that the options name."""
     if isinstance(request.clock, VirtualClock):
         raise UserError("a robot of topics does not wait for the policy: add --realtime")
     try:
@@ -96,7 +96,7 @@ def _end_ros(spinning: threading.Thread) -> None:
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """The node's settings from nested options.
+    """Return the node's settings from nested options.
 
     Raises:
         ConfigError: for an unknown option, or one that does not fit.

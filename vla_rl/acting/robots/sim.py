@@ -11,7 +11,9 @@ from vla_rl.core.types import Origin
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
-    """The environment that the policy was trained on; ``robot.env=...``, ``robot.difficulty=...`` choose another."""
+    """Return the environment that the policy was trained on; ``robot.env=...``, ``robot.difficulty=...`` choose
+    another.
+    """
     spec = request.policy
     if spec is None:
         raise UserError("a simulated task is recorded by its name: vla-rl record TASK")

@@ -13,7 +13,7 @@ from vla_rl.execution.strategies.rtc import GuidedPolicy
 
 
 def find_strategy(name: str) -> type[ChunkStrategy]:
-    """The class of a strategy.
+    """Return the class of a strategy.
 
     Raises:
         ConfigError: for an unknown name.
@@ -23,7 +23,7 @@ def find_strategy(name: str) -> type[ChunkStrategy]:
 
 
 def execution_config(strategy: str, **options: Any) -> ExecutionConfig:
-    """The section of a strategy, of the class that it takes.
+    """Return the section of a strategy, of the class that it takes.
 
     Raises:
         ConfigError: for an unknown strategy.
@@ -32,7 +32,7 @@ def execution_config(strategy: str, **options: Any) -> ExecutionConfig:
 
 
 def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = None) -> Strategy:
-    """The strategy that the config names.
+    """Return the strategy that the config names.
 
     Args:
         config: of the class that the strategy takes, see `execution_config`.
@@ -49,7 +49,7 @@ def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = N
 
 
 def make_planning_strategy(config: ExecutionConfig) -> Strategy:
-    """The strategy where it only plans (`Strategy.infer`), which needs no corrector: in the inference process."""
+    """Return the strategy where it only plans (`Strategy.infer`), which needs no corrector: in the inference process."""
     return find_strategy(config.strategy)(config)
 
 

@@ -10,9 +10,9 @@ from vla_rl.execution.strategies.base import ChunkStrategy
 class A2C2(ChunkStrategy):
     """naive with a corrector. The corrector runs in the control loop at every tick, so it has to be small.
 
-    Discrete dimensions are corrected to one of their two levels. The head has learned a mean: where a grasp is near it
-    would shut a gripper by a little, see one that is a little shut, shut it by a little more, and have closed it before
-    the object is there.
+    Discrete dimensions are corrected to one of their two levels. The head has learned a mean. Near a grasp it would
+    shut a gripper a little, see it a little shut, and shut it a little more. The gripper would be closed before the
+    object is there.
     """
 
     requires: ClassVar[frozenset[str]] = frozenset({"corrector"})

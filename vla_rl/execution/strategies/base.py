@@ -78,8 +78,8 @@ class ActionCorrector(Protocol):
     def correct(
         self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int]
     ) -> Float32Array:
-        """The corrected action, float32 [A], of one that is ``chunk_index`` ticks old. ``discrete_dims`` are at one of
-        their two levels in it, never in between.
+        """Return the corrected action, float32 [A], of one that is ``chunk_index`` ticks old. ``discrete_dims`` are at
+        one of their two levels in it, never in between.
         """
         ...
 
@@ -90,7 +90,7 @@ class Strategy(Protocol):
     freezes_world: bool
 
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
-        """Whether to ask now. Called only when no request is in flight; ``delay_ticks`` is the estimated delay."""
+        """Return whether to ask now. Called only when no request is in flight; ``delay_ticks`` is the estimated delay."""
         ...
 
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
@@ -98,13 +98,13 @@ class Strategy(Protocol):
         ...
 
     def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:
-        """The chunk's place on the tick clock, given that it arrived at ``tick``."""
+        """Return the chunk's place on the tick clock, given that it arrived at ``tick``."""
         ...
 
     def act(
         self, schedule: Schedule, tick: int, observation: Observation
     ) -> tuple[Float32Array, ScheduledChunk] | None:
-        """The action of this tick, float32 [A], and the chunk that it is accounted to; None if no chunk has one."""
+        """Return the action of this tick, float32 [A], and the chunk that it is accounted to; None if no chunk has one."""
         ...
 
 

@@ -16,8 +16,8 @@ class SyncConfig(ExecutionConfig):
     """Options of ``sync``.
 
     Attributes:
-        sync_pause: what the world does while ``sync`` infers: "hold" lets it go on and holds the robot; "freeze"
-            stops a simulated world and counts the time (what papers call synchronous).
+        sync_pause: Behavior of the world while ``sync`` infers. "hold" lets it continue and holds the robot. "freeze"
+            stops a simulated world and counts the time (synchronous, in papers).
     """
 
     sync_pause: str = "hold"

@@ -1,7 +1,7 @@
 """xiaomi: a committed prefix of fixed length (Xiaomi-Robotics-0, 2602.12684).
 
-With t_e ticks of the old chunk executed, the policy is conditioned on old[t_e : t_e + dtc] and the new chunk is entered
-at new[dt_inf], the ticks that inference really took. That is continuous as long as dtc >= dt_inf.
+With t_e ticks of the old chunk executed, the policy is conditioned on old[t_e : t_e + dtc]. The new chunk is entered at
+new[dt_inf], the real ticks of inference. That is continuous as long as dtc >= dt_inf.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""Folders of lerobot policies: as lerobot writes them, with one file of ours beside (``vla_rl.json``: interface,
-statistics, meta data), so that lerobot's tools and ours both read them.
+"""Folders of lerobot policies, as lerobot writes them, with one file of ours beside (``vla_rl.json``: interface,
+statistics, meta data). lerobot's tools and ours both read them.
 
-Nothing in a folder is executed: weights are safetensors, processors are built anew from statistics instead of from the
-folder's own description, which may name any class.
+Nothing in a folder is executed. Weights are safetensors. Processors are built from statistics, not from the folder's
+own description, which may name any class.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Description(NamedTuple):
 
 
 def is_lerobots_own(folder: Path) -> bool:
-    """Whether lerobot wrote a folder alone: its config.json is lerobot's, and there is no file of ours."""
+    """Return whether lerobot wrote a folder alone: its config.json is lerobot's, and there is no file of ours."""
     try:
         description = read_json(folder / "config.json")
     except (OSError, ValueError):

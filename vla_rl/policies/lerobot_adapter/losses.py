@@ -1,5 +1,5 @@
-"""The loss of each sample, for policies of lerobot that only know the mean over a batch, or that count steps that
-nobody taught.
+"""The loss of each sample, for policies of lerobot that only give the mean over a batch, or that count steps without a
+target.
 
 lerobot's own ``forward`` runs unchanged, while a recorder listens to what its network is given and returns; the
 reduction to samples is done here. So there is no copy of lerobot's training code to keep in step.
@@ -36,7 +36,7 @@ class StepErrors(NamedTuple):
 
 
 def per_sample_loss(policy: Any, batch: dict[str, Any], counted: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """The loss of each sample.
+    """Return the loss of each sample.
 
     Args:
         policy: a lerobot policy in training mode.
@@ -47,7 +47,7 @@ def per_sample_loss(policy: Any, batch: dict[str, Any], counted: Tensor) -> tupl
         [B], the policy's own loss with its mean taken over the counted actions of each sample, and logs.
 
     Raises:
-        UserError: for a kind of policy that nobody has taught this function.
+        UserError: For a kind of policy that this function does not know.
     """
     if policy.name not in _READERS:
         raise UserError(
@@ -56,7 +56,7 @@ def per_sample_loss(policy: Any, batch: dict[str, Any], counted: Tensor) -> tupl
     padded = {**batch, IS_PAD: ~counted.any(-1)}
     error, extra = _READERS[policy.name](policy, padded)
     mean = (error * counted).sum((1, 2)) / counted.sum((1, 2)).clamp(min=1)
-    # A sample without a counted action teaches nothing, not even its divergence.
+    # A sample without a counted action has no loss, not even its divergence.
     loss = mean + extra * counted.any(-1).any(-1)
     return loss, {"error": float(mean.detach().mean())}
 

@@ -97,13 +97,13 @@ class LeRobotModel(TrainablePolicy):
     def build(
         cls, config: LeRobotPolicyConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True
     ) -> Self:
-        """See `TrainablePolicy.build`."""
+        """Build a policy for a robot (`TrainablePolicy.build`)."""
         return cls._read(Path(config.folder), spec, statistics, pretrained)
 
     @classmethod
     def check(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> None:
-        """See `TrainablePolicy.check`; only the description is read. It acts with several observations, but learns only
-        with one.
+        """Refuse a config that does not fit; only the description is read. The policy acts with several observations,
+        but learns only with one.
         """
         if (steps := n_obs_steps(read_config(Path(config.folder), spec))) > 1:
             raise UserError(
@@ -113,17 +113,17 @@ class LeRobotModel(TrainablePolicy):
 
     @classmethod
     def provides(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> frozenset[str]:
-        """See `TrainablePolicy.provides`; only the description is read."""
+        """Return the capabilities of a config; only the description is read."""
         return _provided(read_config(Path(config.folder), spec))
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See `TrainablePolicy.capabilities`."""
+        """Return the capabilities of this policy."""
         return _provided(self.policy.config)
 
     @classmethod
     def planned(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> int:
-        """See `TrainablePolicy.planned`; only the description is read."""
+        """Return the length of a planned chunk; only the description is read."""
         described = read_config(Path(config.folder), spec)
         return len(described.action_delta_indices) + 1 - n_obs_steps(described)
 
@@ -151,7 +151,7 @@ class LeRobotModel(TrainablePolicy):
         return tokens
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """The policy's own loss of each sample, see `TrainablePolicy.loss`; the indicator is not used."""
+        """Return the policy's own loss of each sample, see `TrainablePolicy.loss`; the indicator is not used."""
         counted = batch.valid if batch.valid.ndim == 3 else batch.valid[..., None]
         inputs = self._inputs(batch.images, batch.state, batch.text) | {"action": batch.actions}
         with self._seeded(int(torch.randint(2**62, (1,), generator=generator))):
@@ -166,8 +166,8 @@ class LeRobotModel(TrainablePolicy):
         noise: Tensor,
         committed: Tensor | None = None,  # noqa: ARG002  # lerobot trains without
     ) -> Tensor:
-        """See `TrainablePolicy.draw`. lerobot draws its noise itself; ours seeds it, of one observation after the
-        other: what is drawn of one must not depend on the others.
+        """Sample chunks (`TrainablePolicy.draw`). lerobot samples its noise itself. We seed it for one observation
+        after the other, so that samples do not depend on each other.
         """
         if len(noise) > 1 and self.policy.name not in _DRAW_NOTHING:
             each = [{name: image[row : row + 1] for name, image in images.items()} for row in range(len(noise))]
@@ -179,7 +179,7 @@ class LeRobotModel(TrainablePolicy):
             return self.postprocess(self.policy.predict_action_chunk(self.prepared(self._inputs(images, state, text))))
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
-        """See `TrainablePolicy.acting`; those that sample with lerobot's flow can be guided."""
+        """Return the acting policy; those that sample with lerobot's flow can be guided."""
         from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, RecentObservations, can_be_guided
 
         if self.n_obs_steps > 1:
@@ -200,7 +200,7 @@ class LeRobotModel(TrainablePolicy):
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
-        """See `TrainablePolicy.load`."""
+        """Load a saved policy."""
         ours = read_ours(folder)
         if ours is None:
             raise CheckpointError(

@@ -26,8 +26,8 @@ class VlaRlConfig(PreTrainedConfig):
             dataset by a new policy.
         optimizer_lr, optimizer_weight_decay: of AdamW.
         rtc_config: how chunks are guided to go on from the ones before; lerobot-rollout sets it for its engine ``rtc``.
-        discover_packages_path: nothing of ours. lerobot hands its argument ``--policy.discover_packages_path`` on to
-            the config of a policy that is given by ``--policy.path``, and would stop if the config did not take it.
+        discover_packages_path: nothing of ours. lerobot passes its argument ``--policy.discover_packages_path`` to the
+            config of a policy that is given by ``--policy.path``. It would stop if the config did not accept it.
     """
 
     n_obs_steps: int = 1

@@ -64,7 +64,7 @@ class VlaRlPolicy(PreTrainedPolicy):
         self._queue: deque[Tensor] = deque(maxlen=self.config.n_action_steps)
 
     def forward(self, batch: dict[str, Any], reduction: str = "mean") -> tuple[Tensor, dict[str, Any]]:
-        """The flow-matching loss: its mean, or with ``reduction="none"`` that of each sample, [B]."""
+        """Return the flow-matching loss: its mean, or with ``reduction="none"`` that of each sample, [B]."""
         images, state, text = self._inputs(batch)
         actions = batch[_ACTION]
         is_pad = batch.get("action_is_pad")
@@ -91,7 +91,7 @@ class VlaRlPolicy(PreTrainedPolicy):
         prev_chunk_left_over: Tensor | None = None,
         **_: Any,
     ) -> Tensor:
-        """A chunk for each observation.
+        """Return a chunk for each observation.
 
         Args:
             batch: observations, from the preprocessor.
@@ -125,7 +125,7 @@ class VlaRlPolicy(PreTrainedPolicy):
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], noise: Tensor | None = None, **_: Any) -> Tensor:
-        """The next action of the present chunk, [B, A]; plans a new chunk when it is used up."""
+        """Return the next action of the present chunk, [B, A]; plans a new chunk when it is used up."""
         if not self._queue:
             chunk = self.predict_action_chunk(batch, noise)[:, : self.config.n_action_steps]
             self._queue.extend(chunk.transpose(0, 1))

@@ -8,5 +8,5 @@ from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
 
 
 def make_vla_rl_pre_post_processors(config: VlaRlConfig, dataset_stats: dict[str, Any] | None = None) -> Any:
-    """The pipelines in front of the policy and behind it; lerobot finds this function by its name."""
+    """Return the pipelines in front of the policy and behind it; lerobot finds this function by its name."""
     return make_default_pre_post_processors(config, dataset_stats, normalizer_device=config.device)

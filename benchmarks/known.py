@@ -142,7 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", choices=list(_METHODS), help="default: rivals on Can and Square only")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-known"), help="where run folders are kept")
     parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
-    parser.add_argument("changes", nargs="*", help="section.key=value for a trial of every run; give another --out")
+    parser.add_argument("--changes", nargs="+", default=[], metavar="KEY=VALUE", help="for a trial in another --out")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.forked import start
+from vla_rl.api import evaluate
 from vla_rl.cli.main import main
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
@@ -24,6 +25,8 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
 from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import evaluation_jobs
+from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.run import open_run
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
@@ -95,7 +98,7 @@ def _broken_worker() -> RolloutWorker:
     raise UserError("no such robot")
 
 
-def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
+def test_tasks_take_turns_in_one_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two robots of different sizes: demonstrations, practice and evaluation of both, one set of weights."""
     folder, tasks = tmp_path / "run", ["vla_rl/PegInsert-v0", "vla_rl/PickPlace-v0"]
     train("--config", "tiny", "--out", folder, f"task.also=[{tasks[1]}]", "budget.rounds=1")
@@ -105,6 +108,13 @@ def test_tasks_take_turns_in_one_policy(tmp_path: Path) -> None:
     assert {header.env_id: header.action_dim for header in headers} == {tasks[0]: 8, tasks[1]: 4}
     evaluation = json.loads((folder / "summary.json").read_text())["evaluations"][-1]
     assert {task: result["episodes"] for task, result in evaluation["tasks"].items()} == {tasks[0]: 1, tasks[1]: 1}
+    outcomes = evaluate(folder, open_run(folder).env, 3)
+    assert outcomes.tasks == (tasks[0], tasks[1], tasks[0])
+    assert outcomes.seeds == (evaluation_seed(0), evaluation_seed(0), evaluation_seed(1))
+    assert main(["eval", str(folder), "--episodes", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{tasks[0]} version 1: {sum(outcomes.success[::2])}/2 = " in shown
+    assert f"{tasks[1]} version 1: {sum(outcomes.success[1::2])}/1 = " in shown
 
 
 def test_practice_may_be_in_low_precision_and_evaluation_never_is(uninterrupted: Path, tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ class StepCredit:
         actor_outcome: bool [N], True where the episode succeeded.
         known: bool [N], whether it is known if it did.
         terminal_success: bool [N], the last step of each successful episode (d_t of the paper).
-        chunk_stop: First row that an action chunk starting here must not imitate, int64 [N]: the end of the run of
-            steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin in an
+        chunk_stop: First row that an action chunk starting here must not imitate, int64 [N]. It is the end of the run
+            of steps with the same segment and actor kind. Keeps the policy's actions out of chunks that begin in an
             intervention.
         outcome_stop: First row that a judgment of actions from here on must not reach, int64 [N]. As ``chunk_stop``,
             but waiting for a plan, which is not imitated either, counts.
@@ -176,8 +176,8 @@ def assign_batch(
 ) -> StepCredit:
     """Credit of E episodes that lie back to back, N steps in all.
 
-    Arguments as in `assign`, one entry per episode; ``lengths`` int [E]; ``motion`` float [N], the commanded motion of
-    each step in the unit of `IDLE_MOTION`, which ``idle_steps`` needs.
+    Arguments as in `assign`, one entry per episode; ``lengths`` int [E]. ``motion`` float [N] is the commanded motion
+    of each step in the unit of `IDLE_MOTION`, which ``idle_steps`` needs.
 
     Raises:
         UserError: if the lengths do not add up to N, an episode has no steps, a source is unknown, or the motion is

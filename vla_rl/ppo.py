@@ -55,8 +55,8 @@ def update(
             0: no bound.
 
     Returns:
-        ``divergence``, the true KL divergence of the residual that acted from what it is now, in nats per chunk;
-        ``clipped``, the share of chunks whose ratio has left the clip's range; ``epochs`` that were taken.
+        ``divergence`` is the true KL divergence of the residual that acted from the present one, in nats per chunk.
+        ``clipped`` is the share of chunks whose ratio has left the clip's range. ``epochs`` is their number.
     """
     advantage = tried.advantage - tried.advantage.mean()
     advantage = advantage / (advantage.std(correction=int(len(advantage) > 1)) + 1e-6)

@@ -114,7 +114,7 @@ class Autoencoder(nn.Module):
         return ((pictures + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2)
 
     def strangeness(self, images: Tensor) -> Tensor:
-        """Return the distance of frames uint8 [B, cameras, H, W, 3] from the training data, [B]: the mean squared
+        """Return the distance [B] of frames uint8 [B, cameras, H, W, 3] from the training data. It is the mean squared
         change of their latents when decoded and encoded once more.
         """
         latents = self.encode(images)

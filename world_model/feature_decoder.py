@@ -38,8 +38,8 @@ class FeatureDecoder(nn.Module):
         cameras, height, width, _ = mean.shape
         if height != width or height % (2 * _CELLS):
             raise ConfigError(
-                f"pictures of {height} x {width} pixels cannot be drawn from {_CELLS} x {_CELLS} cells; "
-                f"expected squares with a multiple of {2 * _CELLS} pixels on a side"
+                f"pictures of {height} x {width} pixels cannot be drawn from {_CELLS} x {_CELLS} cells. "
+                f"Expected are squares with a multiple of {2 * _CELLS} pixels on a side"
             )
         self.register_buffer("mean", mean)
         self.register_buffer("feature_mean", features.mean(0))

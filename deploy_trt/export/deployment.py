@@ -120,9 +120,9 @@ def save_deployment(
         manifest: everything else.
         graphs: they lose their weights here.
         probes: inputs of the first graph as ``input.NAME`` [K, ...], ``noise`` [K, rows, W], and ``actions``
-            [K, rows, W], normalized: what torch made of them. Of a policy that selects among N candidates both are
-            [K, 1 + N, rows, W], and there are ``tick`` [K], ``features`` [K, F], ``selection_noise``
-            [K, `BestOfN.noise_rows`, W], ``values`` [K, N], ``chosen`` [K] and ``executed`` [K, H, A], raw units.
+            [K, rows, W], normalized: what torch made of them. Of a policy that selects among N candidates both are [K,
+            1 + N, rows, W]. It also has ``tick`` [K], ``features`` [K, F], ``selection_noise`` [K,
+            `BestOfN.noise_rows`, W], ``values`` [K, N], ``chosen`` [K] and ``executed`` [K, H, A], raw units.
         reference: the graphs in float32, if ``graphs`` are not.
     """
     folder.mkdir(parents=True, exist_ok=True)

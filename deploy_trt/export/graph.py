@@ -1,7 +1,7 @@
 """A torch module -> an ONNX graph whose weights keep their names. Needs torch and onnxscript.
 
 The exporter's optimizer is off. It would fold transposes into weights and merge equal weights (fresh norms are all
-ones), and new weights could no longer be put in by name. It runs afterwards, around the weights.
+ones). New weights could then no longer be put in by name. It runs afterwards, around the weights.
 """
 
 import contextlib

@@ -68,8 +68,8 @@ class DiffusionPrefix(_Normalizing):
 class DiffusionStep(nn.Module):
     """diffusion: one step of its scheduler, DDPM or DDIM, both linear but for the clipping.
 
-    ``coefficients`` float32 [1, 6]: sqrt(a), sqrt(1 - a) of this step, then the weights of the clipped clean actions,
-    of the actions, of the noise that the network sees, and of ``step_noise``.
+    ``coefficients`` float32 [1, 6] begins with sqrt(a), sqrt(1 - a) of this step. Then come the weights of the clipped
+    clean actions, of the actions, of the network's noise, and of ``step_noise``.
     """
 
     def __init__(self, policy: Any, stochastic: bool) -> None:

@@ -109,14 +109,14 @@ def check_program(program: Program, reference: Program, probes: Mapping[str, Arr
     gap, limit = selection_gap(ours, theirs, program.units), selection_limit(program.backend.name)
     if not gap <= limit:
         raise UserError(
-            f"the new critic selects otherwise on {program.backend.name} than it should: by {gap:.2g}, allowed is "
+            f"the new critic selects otherwise on {program.backend.name} than torch: by {gap:.2g}, allowed is "
             f"{limit}; the old weights go on acting"
         )
     precision = program.manifest.precision
     if not found.within(TOLERANCES[precision]):
         raise UserError(
-            f"the new weights act otherwise on {program.backend.name} than they should: {found}, allowed in "
-            f"{precision} is {TOLERANCES[precision]}; the old weights go on acting"
+            f"the new weights act otherwise on {program.backend.name} than in torch: {found}; allowed in "
+            f"{precision} is {TOLERANCES[precision]}. The old weights go on acting"
         )
     return found
 
@@ -193,8 +193,8 @@ def selection_weights(checkpoint: Path, manifest: Manifest) -> dict[str, Array]:
 
 
 def read_critic(policy: Path) -> tuple[SelectionInfo, dict[str, Array]] | None:
-    """Return the critic, and residual, in a policy's folder: what a manifest says of them, and the weights by the names
-    that graph ``selection`` gives them. None: the policy has no critic.
+    """Return critic and residual in a policy's folder: their part of a manifest, and the weights by their names in
+    graph ``selection``. None: the policy has no critic.
 
     Raises:
         CheckpointError: if it is damaged or has gone.

@@ -1,7 +1,8 @@
-"""An algorithm of one's own: of what succeeded, the shorter the way that was left, the more it is imitated.
+"""An algorithm of one's own: it imitates successes, and weighs a step by its distance from the end.
 
-pip install examples/own_algorithm
-vla-rl train --config tiny algorithm=hurry learning.half_life_steps=15
+Install it by pip install examples/own_algorithm.
+
+Example: vla-rl train --config tiny algorithm=hurry learning.half_life_steps=15
 """
 
 from dataclasses import dataclass

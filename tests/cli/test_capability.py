@@ -94,7 +94,7 @@ def test_a_head_is_not_for_policies_that_come_later(tmp_path: Path) -> None:
 
 
 def test_another_rate_than_the_policys_is_refused_unless_it_is_wanted() -> None:
-    with pytest.raises(UserError, match=r"control_hz is 50, .* 20 Hz: the robot would move 2\.5 times as fast"):
+    with pytest.raises(UserError, match=r"control_hz is 50, .* 20 Hz. The robot would move 2\.5 times as fast"):
         check_rate(SPEC, 50.0, any_rate=False)
     check_rate(SPEC, 50.0, any_rate=True)
     check_rate(SPEC, 20.0, any_rate=False)

@@ -149,7 +149,7 @@ def test_a_robot_of_lerobot_gets_the_same_faults_and_the_same_refusals() -> None
     limits = GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(3.0,) * 2)
     robot = LerobotRobot(InjectedArm(), 20.0, "", clock=VirtualClock())
     setup = RobotSetup(robot, SafetyGate(limits, 20.0), Origin.REAL, "arm", wait_for_person=lambda: None)
-    with pytest.raises(UserError, match="a person looks at a real robot"):
+    with pytest.raises(UserError, match="a person checks a real robot"):
         Injection(replace(setup, wait_for_person=None), "all", 16, 10, seed=0)
     execution = ExecutionConfig(execute_ticks=4, hold_ticks=10)
     injection = Injection(setup, "all", 16, execution.hold_ticks, seed=0)

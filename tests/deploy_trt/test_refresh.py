@@ -58,7 +58,7 @@ def test_graphs_that_act_otherwise_never_act(
     """A backend that keeps its old weights is found before the swap; the old policy goes on, also after a restart."""
     before = copied.infer(make_observation()).actions
     monkeypatch.setattr(refresh_module, "backend_with", lambda running, deployment: running)
-    with pytest.raises(UserError, match="the old weights go on acting"):
+    with pytest.raises(UserError, match="The old weights go on acting"):
         refresh(copied, newer[1])
     assert copied.version == 3
     assert (copied.infer(make_observation()).actions == before).all()

@@ -69,7 +69,7 @@ def added_steps(policy: PolicySpec, robot_steps: tuple[int, ...]) -> tuple[int, 
     """
     if wrong := sorted(set(robot_steps) - set(policy.delta_dims)):
         raise ConfigError(
-            f"the robot takes steps in dimensions {wrong} of its action, and the policy plans targets there; "
-            "was it trained on this robot?"
+            f"the robot takes steps in dimensions {wrong} of its action; the policy plans targets there. "
+            "Use a policy that was trained on this robot"
         )
     return tuple(dim for dim in policy.delta_dims if dim not in robot_steps)

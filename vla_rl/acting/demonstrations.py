@@ -114,8 +114,8 @@ def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[Epis
     shown = [header for header in headers if header.policy_version < 0 and header.success is not False]
     if not shown:
         raise UserError(
-            f"{source} holds {len(headers)} episodes and no demonstration among them: one in which no policy acts and "
-            "that is not labeled a failure"
+            f"{source} holds {len(headers)} episodes and no demonstration among them. "
+            "A demonstration has no policy steps and is not labeled a failure"
         )
     return shown
 
@@ -160,8 +160,8 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
     differs = [f"{name} {theirs}, the task has {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
     if differs:
         raise UserError(
-            f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; set the task "
-            "(task.image_size, task.declare) as it was then, or leave the episode out: label it a failure"
+            f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; set the "
+            "task (task.image_size, task.declare) as it was then. Or leave the episode out: label it a failure"
         )
     sizes = (spec.state_dim, spec.action_dim)
     expected, name = spec.dimensions_of(spec.state_dim), f"demonstration {header.episode_id!r}"

@@ -114,8 +114,8 @@ def make_env(
     if not isinstance(task, str):
         if not callable(task):
             raise UserError(
-                f"make_env was given a {type(task).__name__}; give the class or function that makes the environment, "
-                "since workers and evaluations make it anew"
+                f"make_env was given a {type(task).__name__}, expected a class or function that makes the environment. "
+                "Workers and evaluations make it anew"
             )
         if "<" in task.__qualname__:
             raise UserError(f"{task.__qualname__} cannot be found by name; define it at the top of a module")

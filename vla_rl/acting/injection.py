@@ -46,8 +46,8 @@ class Injection:
         robot, gate = setup.robot, setup.gate
         if setup.origin is Origin.REAL and setup.wait_for_person is None:
             raise UserError(
-                "after each fault a person looks at a real robot, and --unattended asks no person: leave it "
-                "and robot.reset_service out, or say robot.simulated=true"
+                "after each fault a person checks a real robot, and --unattended asks no person. "
+                "Leave out --unattended and robot.reset_service, or set robot.simulated=true"
             )
         detectors = [*getattr(robot, "detectors", ())]
         if Detector.EFFORT in detectors and not gate.config.joint_monitor.max_effort:

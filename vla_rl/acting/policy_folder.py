@@ -93,8 +93,8 @@ def load_named(name: str) -> BasePolicy:
 
 
 def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
-    """Return the policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, a version (default: the
-    newest) of a run, or the policy of a name, see `load_named`.
+    """Return the policy in a folder that `TrainablePolicy.save` or `vla-rl export` wrote, or a version (default: the
+    newest) of a run. A name stands for a policy too (`load_named`).
 
     Raises:
         UserError: if there is none.
@@ -250,8 +250,8 @@ def load_acting_policy(path: Path, expected: PolicySpec | None = None, device: s
     """
     if expected is not None and (differs := spec_difference(find_policy(path).spec, expected, but=("env_id",))):
         raise CheckpointError(
-            f"{path} has the {differs.name} {differs.found}, the policy that the robot was checked for "
-            f"{differs.expected}; watch the folder of that policy's own run"
+            f"{path} has the {differs.name} {differs.found}; the policy of the robot's check has "
+            f"{differs.expected}. Watch the folder of that policy's own run"
         )
     if is_deployment(path):
         return load_deployed(path)

@@ -205,7 +205,7 @@ class _Patience:
         self._failures = 0 if episode.success else self._failures + 1
         if self._failures == _FAILURES_IN_A_ROW:
             raise UserError(
-                f"{_FAILURES_IN_A_ROW} attempts in a row were no success in {self._env_id}; see with vla-rl task check "
-                "who judges it (task.declare.success), and whether the driver can solve it"
+                f"{_FAILURES_IN_A_ROW} attempts in a row were no success in {self._env_id}. Check its judge by "
+                "vla-rl task check (task.declare.success), and that the driver can solve it"
             )
         return episode.success is True

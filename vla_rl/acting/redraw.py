@@ -35,9 +35,9 @@ class Redrawer:
     def __call__(
         self, episode: Episode, steps: NDArray[np.intp], size_px: int
     ) -> Mapping[str, NDArray[np.uint8]] | None:
-        """Camera -> uint8 [N, size_px, size_px, 3] of these steps; None where it did not happen in a simulation that
-        can be drawn at any size, or where the simulation now answers the same commands in another way or raises; what
-        an environment raises is logged once.
+        """Draw these steps: camera -> uint8 [N, size_px, size_px, 3]. Return None for an episode of no simulation that
+        can be drawn at any size. Also None where the simulation now answers the same commands differently, or raises,
+        which is logged once.
         """
         try:
             return self._draw(episode, steps, size_px)

@@ -137,7 +137,7 @@ def _watched(gate: SafetyGate, condition: Callable[[], Condition] | None) -> Ite
     if not gate.config.joint_monitor.max_effort:
         return Item(question, True, "effort is not limited")
     told = measures_effort(condition())
-    return Item(question, told, "effort too" if told else "max_effort is set, and the robot tells no effort")
+    return Item(question, told, "effort too" if told else "max_effort is set, and the robot reports no effort")
 
 
 def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options: Mapping[str, Any]) -> Sequence[Item]:
@@ -154,7 +154,7 @@ def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options:
     request = RobotRequest(
         policy.spec, MonotonicClock(), config.gate, policy.discrete_dims, config.task, config.takeover, options
     )
-    with _asked(items, "the robot fits policy and limits, and nobody else commands it", name):
+    with _asked(items, "the robot fits policy and limits, and no other program commands it", name):
         setup = set_up_robot(name, request)
     if not items[0].answer:
         return [*settings_items(policy, config.execution, config.gate, policy.spec.control_hz), *items]

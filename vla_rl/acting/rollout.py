@@ -209,8 +209,8 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         setup = injection.setup
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(
-            f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal; "
-            "start it from one, or add --unattended if nobody can be near the robot"
+            f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal. "
+            "Start it from one, or add --unattended if no person can be near the robot"
         )
     names = free_names(order.store, "rollout")
     outcomes: list[bool | None] = []
@@ -234,7 +234,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
                 episode_id = next(names)
                 attempts.check_may_go_on()
                 if wait_for_person is not None:
-                    print(f"{episode_id}: Enter begins. Is the scene ready, nobody near?", file=sys.stderr)
+                    print(f"{episode_id}: Enter begins. Is the scene ready, no person near?", file=sys.stderr)
                     wait_for_person()
                 run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
                 summary = run() if injection is None else injection.attempt(run)

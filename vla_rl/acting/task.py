@@ -39,7 +39,7 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     """Make the environment of a task, or another one with the same settings.
 
     An environment gets ``difficulty``, ``image_size`` and ``renderer`` if it takes arguments of these names, with
-    defaults of their kind (a number; one of our renderers), and was not registered with its own. It gets
+    defaults of their kind (a number; one of our renderers). One that was registered with its own keeps them. It gets
     ``task.kwargs`` unchanged. Its attribute ``declared`` is ``task.declare``, for supervisors, which are given nothing
     but the environment; ``assumes_limit`` says that nothing limits its episodes but an assumption.
 
@@ -141,7 +141,7 @@ class SimulatorSetup:
         except UserError as error:
             raise UserError(
                 f"{self.env_id} cannot be demonstrated: {error} Or bring demonstrations of your own, "
-                "task.demonstrations=PATH: an episode store (see vla-rl record), a run folder or a LeRobotDataset"
+                "task.demonstrations=PATH. PATH is an episode store (vla-rl record), a run folder or a LeRobotDataset"
             ) from error
         if operator is not None:
             expert = Operator(expert, operator_config(operator))
@@ -168,7 +168,7 @@ def make_supervisor(env_id: str, env: gymnasium.Env[Any, Any], config: TakeoverC
     except UserError as error:
         raise UserError(
             f"the supervisor {config.supervisor!r} cannot take over in {env_id}: {error} Name one of your own, "
-            "takeover.supervisor=module:Name, or let the policy practice alone, takeover.enabled=false"
+            "takeover.supervisor=module:Name. Or let the policy practice alone: takeover.enabled=false"
         ) from error
 
 
@@ -209,8 +209,8 @@ def _make_one(name: str, creator: Callable[..., Any], /, **arguments: Any) -> gy
     if isinstance(env, gymnasium.vector.VectorEnv):
         if env.num_envs != 1 or not hasattr(env, "envs"):
             raise UserError(
-                f"{name} makes {env.num_envs} environments at once ({type(env).__name__}); a task is a single one: the "
-                "workers of a run are what runs in parallel (workers=N)"
+                f"{name} makes {env.num_envs} environments at once ({type(env).__name__}); a task is a single one. "
+                "The workers of a run act in parallel (workers=N)"
             )
         env = env.envs[0]
     if not isinstance(env, gymnasium.Env):

@@ -69,8 +69,8 @@ def _of_seeds(robot: EnvRobot, session: Session) -> Iterator[Finding]:
     if outcomes[0] != outcomes[1] or not first.same_states(again):
         yield Finding(
             "warning",
-            "the same seed and actions give another episode: a resumed run will not equal an uninterrupted one, and "
-            "policies are not compared on the same starts; draw everything from self.np_random",
+            "the same seed and actions give another episode: draw everything from self.np_random. Otherwise a resumed "
+            "run will not equal an uninterrupted one, and policies are not compared on the same starts",
         )
     elif not first.same_pictures(again):
         yield Finding("warning", "the same seed and actions give other pictures: draw everything from self.np_random")
@@ -102,7 +102,7 @@ def _of_outcomes(robot: EnvRobot, session: Session) -> Iterator[Finding]:
     if any(True in each.solved[:-1] for each in playing):
         yield Finding(
             "warning",
-            "the task goes on after a success, so its last step decides and steps to success show its time limit: "
+            "the task goes on after a success. Its last step decides, and steps to success show its time limit: "
             "terminate the episode at a success",
         )
     if wrong := [each.seed for each in playing if each.terminated and each.success is False and each.pays_at_end]:
@@ -143,8 +143,8 @@ def _of_motion(robot: EnvRobot, session: Session) -> Iterator[Finding]:
     if len(restless):
         yield Finding(
             "warning",
-            f"at rest the state moves (numbers {restless.tolist()}, by {short(moved[restless])}): if nothing but the "
-            "robot should, declare action_kind or rest_action, since a robot without a plan holds still",
+            f"at rest the state moves (numbers {restless.tolist()}, by {short(moved[restless])}). A robot without a "
+            "plan holds still. If only the robot should move, declare action_kind or rest_action",
         )
     if not session.again.same_states(random):
         return  # then nothing follows from a difference
@@ -166,8 +166,8 @@ def _of_pictures(robot: EnvRobot, session: Session) -> Iterator[Finding]:
         if all(int(image.max()) - int(image.min()) <= _BLANK for image in images):
             yield Finding(
                 "problem",
-                f"camera {name!r} shows one color in all of {len(images)} pictures (level {images[0].max()} of 255): "
-                "correct its renderer, or leave it out, task.declare.cameras={NAME: PATH} of the others",
+                f"camera {name!r} shows one color in all of {len(images)} pictures (level {images[0].max()} of 255). "
+                "Correct its renderer, or leave it out: task.declare.cameras={NAME: PATH} of the others",
             )
         elif all(np.array_equal(image, images[0]) for image in images):
             yield Finding(

@@ -65,7 +65,7 @@ class PolicySpec:
         if len(set(self.cameras)) < len(self.cameras) or not {*self.delta_dims} <= {*range(self.action_dim)}:
             raise ConfigError(
                 f"no policy can be connected to cameras {self.cameras} with delta_dims {self.delta_dims} of "
-                f"{self.action_dim} actions; each stands there once, dimensions count from 0"
+                f"{self.action_dim} actions. Name each once; dimensions count from 0"
             )
         if not self.cameras:
             object.__setattr__(self, "image_size", _UNSEEN)
@@ -239,8 +239,8 @@ def _check_same_order(first: PolicySpec, spec: PolicySpec, known: dict[int, Pair
             str([list(zip(each.names, each.unit_of_each(), strict=True)) for each in pair]) for pair in (ours, theirs)
         )
         raise ConfigError(
-            f"{first.env_id} and {spec.env_id} cannot share a policy: their state and action dimensions are {lists}; "
-            "declare them in the same order and units"
+            f"{first.env_id} and {spec.env_id} cannot share a policy: their state and action dimensions are {lists}. "
+            "Declare them in the same order and units"
         )
     known[spec.state_dim] = (ours[0] or theirs[0], ours[1] or theirs[1])
 

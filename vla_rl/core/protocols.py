@@ -40,9 +40,9 @@ class Policy(Protocol):
 class BasePolicy(Policy, Protocol):
     """A policy that acts and does not learn: a server's, a deployment, or a class of any package.
 
-    Its further attributes are optional: ``provides``, its capabilities (`vla_rl.core.capabilities`), ``discrete_dims``,
-    ``prefix_ticks``, ``n_obs_steps``, the number of observations that it reads, and ``twin()``, which returns the same
-    weights for another episode at the same time.
+    Further attributes are optional: ``provides``, its capabilities (`vla_rl.core.capabilities`), ``discrete_dims``,
+    ``prefix_ticks`` and ``n_obs_steps``, the number of observations that it reads. ``twin()`` returns a policy with
+    shared weights for another episode at the same time.
     """
 
     @property
@@ -136,8 +136,8 @@ class Verdict(NamedTuple):
     """What a gate made of one action.
 
     Attributes:
-        commands: float32 [K, A], what may go to the robot within one control tick, at equal distances; K is the gate's
-            ``commands_per_tick``, less in a tick that began late, 0 while it is not known where the robot is.
+        commands: Commands that may go to the robot within one control tick, at equal distances, float32 [K, A]. K is
+            the gate's ``commands_per_tick``, less in a late tick, 0 while the robot's place is unknown.
         reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
         held: the action was not followed at all: the commands only come to rest and stay there.
         stopped: True once the gate has latched its stop.

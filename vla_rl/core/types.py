@@ -18,9 +18,7 @@ Uint8Array = NDArray[np.uint8]
 
 
 PICTURED = "pictured"
-"""An extra column of episodes that were simulated without a picture at every step: 1 where there is one, 0 where the
-last one is repeated.
-"""
+"""Extra column of episodes without a picture at every step: 1 where there is one, 0 where the last one is repeated."""
 
 OPERATOR = "operator."
 """Extra columns of episodes in which a person known by name acted, OPERATOR + NAME: 1 at the steps that this person

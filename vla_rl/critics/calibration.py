@@ -78,9 +78,9 @@ def calibration_record(probability: ArrayLike, label: ArrayLike, bins: int = 10)
     """What a run logs of its critic's forecasts. Arguments as above, over the steps that have a label.
 
     Returns:
-        ``steps``: N; ``calibration_error``: see `expected_calibration_error`; ``brier``: mean squared distance between
-        prediction and label; ``auc``: see `auc`, None where all outcomes are alike; ``mean_predicted`` and
-        ``mean_observed``; ``predicted``, ``observed`` and ``samples``: the `ReliabilityCurve` as lists. Without a
+        ``steps`` (N), ``calibration_error`` (`expected_calibration_error`), ``brier`` (mean squared distance between
+        prediction and label) and ``auc`` (`auc`; None where all outcomes are alike). Also ``mean_predicted`` and
+        ``mean_observed``, and ``predicted``, ``observed`` and ``samples`` of the `ReliabilityCurve` as lists. Without a
         single step only ``steps``, which is 0.
     """
     probability, label = np.asarray(probability, dtype=np.float64), np.asarray(label, dtype=np.float64)

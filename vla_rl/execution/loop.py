@@ -20,9 +20,9 @@ class EpisodicRobot(Robot, Protocol):
     A body still moves when an attempt has ended, and is braked then. A robot with the attribute ``world_ends`` = True
     has no such body: its world ends with the attempt, and takes no commands after it.
 
-    A robot that measures its posture has a method ``rest_readings() -> float32 [N, A]``: what `rest_command` said at
-    several moments of `reset`, one after the other, since a single reading may be wrong; and a method
-    ``condition() -> Condition``, with which the gate watches it at every tick.
+    A robot that measures its posture has a method ``rest_readings() -> float32 [N, A]``. It returns the results of
+    `rest_command` at several moments of `reset`, since a single reading may be wrong. The gate watches the robot at
+    every tick by its method ``condition() -> Condition``.
     """
 
     @property

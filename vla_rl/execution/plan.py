@@ -80,8 +80,8 @@ class ActionSource(Protocol):
         ...
 
     def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
-        """Return whether there is something to do at the first tick. Asked again and again while the robot still rests,
-        until it is so or has taken too long; ``observe`` gives the newest observation, as of tick 0.
+        """Return whether there is something to do at the first tick. The loop asks while the robot rests, until it is
+        ready or too late. ``observe`` gives the newest observation, as of tick 0.
         """
         del observe, now_ns
         return True

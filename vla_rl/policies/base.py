@@ -51,8 +51,8 @@ class PolicyBatch:
         state: float32 [B, S], raw units.
         text: int64 [B, L], from `BasePolicy.tokenize`.
         actions: float32 [B, horizon, A], raw units.
-        valid: bool [B, horizon, A] (or one that broadcasts to it), what has a loss: not the steps past the end of the
-            episode, nor dimensions without a command.
+        valid: Numbers with a loss, bool [B, horizon, A] or broadcast to it: no steps past the end of the episode, no
+            dimensions without a command.
         indicator: int64 [B], values of `Indicator`; None: NONE everywhere.
     """
 

@@ -41,10 +41,10 @@ class BestOfNConfig:
         num_samples: N candidates; 1 is the policy without selection.
         offset_std: Standard deviation of the constant offset of each candidate but the first, in normalized action
             units.
-        graded_residual: Move candidate i of N (from 0) by i / (N - 1) of the residual, so that the critic decides how
-            far to go, and the first one is the policy's own draw; a single one by all of it. False: all of it for each.
-        ood_penalty: What the logit of a candidate loses per squared standard score of its deviation, under the critic's
-            training data (mean over the dimensions of mean and slope).
+        graded_residual: Move candidate i of N (from 0) by i / (N - 1) of the residual, a single one by all of it. The
+            critic then decides how far to go, and the first one is the policy's own sample. False: all of it for each.
+        ood_penalty: Loss of a candidate's logit per squared standard score of its deviation, under the critic's
+            training data. Mean over the dimensions of mean and slope.
     """
 
     num_samples: int = 8
@@ -252,8 +252,8 @@ class BestOfN:
         return np.ones(count, np.float32)
 
     def _offsets(self, critic: ChunkCritic, model: "BasePolicy", noise: Tensor) -> Tensor:
-        """Return one constant offset of each candidate, [B, N, 1, A], raw units, of noise of that shape: none for the
-        first, nor in discrete dimensions.
+        """Return one constant offset of each candidate, [B, N, 1, A], raw units, from noise of that shape. It is 0 for
+        the first, and in discrete dimensions.
         """
         moved = torch.ones(noise.shape[1], 1, noise.shape[3], device=noise.device)
         moved[0], moved[..., list(model.statistics.discrete_dims)] = 0, 0

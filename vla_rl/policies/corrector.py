@@ -52,9 +52,9 @@ class ResidualCorrector:
         spec: see `CorrectorSpec`.
         weights: ``CAMERA.conv0.weight`` [out, in, k, k], ``CAMERA.conv0.bias``, ..., ``CAMERA.keypoints`` [K, C],
             ``head0.weight`` [out, in], ``head0.bias``, ..., and ``state.offset``, ``state.scale``, ``action.offset``,
-            ``action.scale``: normalized = (raw - offset) * scale; ``state.limit`` and ``action.limit``: largest size
-            of a normalized input; ``action.low`` and ``action.high`` [A]: the two
-            levels of a discrete dimension, raw.
+            ``action.scale``. normalized = (raw - offset) * scale. ``state.limit`` and ``action.limit`` are the largest
+            size of a normalized input. ``action.low`` and ``action.high`` [A] are the two levels of a discrete
+            dimension, raw.
     """
 
     def __init__(self, spec: CorrectorSpec, weights: Weights) -> None:

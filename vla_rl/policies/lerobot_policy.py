@@ -1,9 +1,9 @@
 """A flow policy of lerobot (SmolVLA, pi0, pi05...) behind the loop's `Policy` protocol, with real-time chunking. Torch.
 
-lerobot's sampler asks an object at every step for the velocity that it integrates. Ours stands there, so guidance is
-the true vector-Jacobian product (or the identity, under its own name), with weights from the delay that the executor
-measured. lerobot itself is never imported here: the caller brings the policy and its processors. One instance belongs
-to one thread.
+lerobot's sampler asks an object at every step for the velocity that it integrates. Ours stands there. So guidance is
+the true vector-Jacobian product (or the identity, under its own name), with weights from the executor's measured delay.
+lerobot itself is never imported here: the caller brings the policy and its processors. One instance belongs to one
+thread.
 """
 
 import copy

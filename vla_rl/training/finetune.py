@@ -308,8 +308,8 @@ def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:
     ours, theirs = policy.action_sizes, data.action_sizes
     if not theirs.items() <= ours.items():
         raise UserError(
-            f"the policy {path} is for robots of (state, action) sizes {sorted(ours.items())}, the data is of "
-            f"{sorted(theirs.items())}; map the data, or start anew"
+            f"the policy {path} is for robots of (state, action) sizes {sorted(ours.items())}; the data is of "
+            f"{sorted(theirs.items())}. Map the data, or start anew"
         )
     for size, actions in theirs.items():
         match_both(

@@ -115,8 +115,8 @@ def is_stored(job: RolloutJob, store: EpisodeStore) -> bool:
     header = store.read_header(job.episode_id)
     if job.policy is not None and (header.env_id, header.seed) != (job.task, job.seeds[0]):
         raise StoreError(
-            f"{store.path}: episode {job.episode_id!r} is of {header.env_id} and seed {header.seed}, expected "
-            f"{job.task} and seed {job.seeds[0]}; move it away, or use another store"
+            f"{store.path}: episode {job.episode_id!r} is of {header.env_id} and seed {header.seed}; expected is "
+            f"{job.task} and seed {job.seeds[0]}. Move it away, or use another store"
         )
     return True
 

@@ -74,7 +74,7 @@ class OfflineRun(LearningRun):
         policy = self.folder.policy(stage.policy_version)
         if reached != made:
             raise UserError(
-                f"{self.folder.checkpoints} holds no checkpoint of gradient step {made} to go on from; start a new run "
+                f"{self.folder.checkpoints} holds no checkpoint of gradient step {made} to go on from. Start a new run "
                 f"from the policy: vla-rl finetune --data {self.folder.episodes} --policy {policy}"
             )
         logger.info("the policy of gradient step %d is %s", made, self.folder.put_aside(stage.policy_version, made))
@@ -88,7 +88,7 @@ class OfflineRun(LearningRun):
             logger.warning("%s", sentence)
         if not self.folder.policy_exists(0) and not rows[-1].imitated:
             raise UserError(
-                "nothing in the data may be imitated, so a new policy would stay as random as it was made: add "
+                "nothing in the data may be imitated, so a new policy would stay random. Add "
                 "demonstrations or successes, label the episodes (vla-rl label), or name a policy to start from"
             )
 
@@ -187,7 +187,7 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     found = []
     unknown = sum(entry.outcome == "unknown" for entry in episodes)
     if unknown:
-        found.append(f"{unknown} of {len(episodes)} episodes have no outcome; the policy's steps in them teach nothing")
+        found.append(f"{unknown} of {len(episodes)} episodes have no outcome; the policy's steps in them have no label")
     if "viability" in learner.learns and not total.failed:
         found.append("no labeled failures of a policy: the viability critic will call everything viable")
     if "viability" in learner.learns and not total.succeeded:
@@ -195,7 +195,9 @@ def warn_of_segments(rows: Sequence[SegmentCounts], cache: FrameCache, learner: 
     if "efficiency" in learner.learns and not total.efficiency:
         found.append("no steps for the efficiency critic: it needs successful episodes")
     if "outcome" in learner.learns and not (total.succeeded and total.failed):
-        found.append("all outcomes are alike: the chunk critic cannot rank actions, and the policy will act as it is")
+        found.append(
+            "all outcomes are alike: the chunk critic cannot rank actions, and the policy acts without selection"
+        )
     teaches = learner.config.trains_policy
     if teaches and not total.imitated:
         found.append("nothing that the actor may imitate: training would change nothing")

@@ -17,9 +17,9 @@ Trace = Callable[[FrameCache, NDArray[np.int64]], dict[str, NDArray[Any]]]
 
 def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, chunk_ticks: int = 0) -> dict[str, float]:
     """Measure each person, under ``NAME/FIGURE``: ``demonstrations`` and their mean length (``steps``), ``takeovers``
-    and their share of successes (``rescued``), and ``person_steps``. Where there are critics, also of the person's
-    steps: the mean ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps saved) and ``value_rise``
-    (rise of the predicted value while they drive for a chunk). Empty where no person is known by name.
+    and their share of successes (``rescued``), and ``person_steps``. Critics add means over the person's steps:
+    ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps saved) and ``value_rise`` (rise of the
+    value per chunk). Empty where no person is known by name.
 
     Args:
         cache: the episodes of the round.

@@ -73,8 +73,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
     brought, budget = config.task.demonstrations, config.budget
     if not (has_demonstrations or brought or budget.demonstrations):
         raise ConfigError(
-            "there is nothing to start from: ask the task's expert (budget.demonstrations=40), bring demonstrations "
-            "(task.demonstrations=PATH), or start from a run that has a policy (--from RUN_DIR)"
+            "there is nothing to start from: ask the task's expert (budget.demonstrations=40) or bring demonstrations "
+            "(task.demonstrations=PATH). Or start from a run that has a policy (--from RUN_DIR)"
         )
     for name in (config.device, config.rollout_device):
         check_device(name)

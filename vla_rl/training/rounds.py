@@ -232,7 +232,7 @@ class PracticeRun(LearningRun):
         }
 
     def _unaided(self, names: Sequence[str]) -> tuple[int, int]:
-        """Return how many episodes succeeded without a person, and of how many; a rescue is no success of the policy."""
+        """Return the number of successes without a person, and of episodes; a rescue is no success of the policy."""
         headers = [self.store.read_header(name) for name in names if name in self.store]  # some may be retired
         return sum(header.success is True and not header.human_steps for header in headers), len(headers)
 
@@ -247,7 +247,7 @@ class PracticeRun(LearningRun):
         if stage.first_step > self.budget.supervised_steps and reached < stage.first_step:
             raise CheckpointError(
                 f"{stage.name} goes on from gradient step {stage.first_step}, and the newest readable checkpoint in "
-                f"{self.folder.checkpoints} is of step {reached}; remove the policies/version_* after it to learn anew"
+                f"{self.folder.checkpoints} is of step {reached}. Remove the policies/version_* after it to learn anew"
             )
 
     def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:

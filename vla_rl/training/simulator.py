@@ -159,8 +159,8 @@ class SimulatorWorker:
         if episode.terminated and not simulator.robot.judged and simulator.env_id not in self._mute:
             self._mute.add(simulator.env_id)
             logger.warning(
-                "%s has ended an episode and said neither success nor failure: such episodes count as failed. Say it "
-                "in the info, or name where it stands: task.declare.success (vla-rl task check)",
+                "%s has ended an episode and reported neither success nor failure: such episodes count as failed. "
+                "Report it in the info, or name its place: task.declare.success (vla-rl task check)",
                 simulator.env_id,
             )
 

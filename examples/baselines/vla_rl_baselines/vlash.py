@@ -34,8 +34,8 @@ class Vlash(ChunkStrategy):
         action_size = committed.shape[1]
         if len(observation.state) < action_size:
             raise UserError(
-                f"execution strategy 'vlash' needs the state to begin with the {action_size} positions that the "
-                f"actions command; this state has {len(observation.state)} numbers"
+                f"execution strategy 'vlash' needs a state that begins with the {action_size} commanded positions; "
+                f"this state has {len(observation.state)} numbers. Use another strategy"
             )
         state = observation.state.copy()
         motion = committed[-1] - request.last_command

@@ -1,6 +1,5 @@
 """The robots of ``vla-rl rollout --robot NAME``. Each is a function ``set_up(RobotRequest) -> RobotSetup``, imported
-when it is named, so that no robot's packages are needed for another one; see `vla_rl.core.registry` for how it gets a
-name.
+when it is named, so that no robot's packages are needed for another one. `vla_rl.core.registry` gives it its name.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -111,7 +110,7 @@ def check_fits(
         expected = " or ".join(f"{state} and {action}" for state, action in policy.action_sizes.items())
         raise UserError(
             f"the robot has {state_dim} numbers of state and {action_dim} of action, "
-            f"the policy was trained on {expected}; was it trained on this robot?{both_lists(policy, dimensions)}"
+            f"the policy was trained on {expected}. Was it trained on this robot?{both_lists(policy, dimensions)}"
         )
     match_robot(policy, action_dim, dimensions, state_dim)
 
@@ -124,9 +123,9 @@ def check_rate(policy: PolicySpec, control_hz: float, any_rate: bool) -> None:
     """
     if not any_rate and abs(control_hz - policy.control_hz) > 0.01 * policy.control_hz:
         raise UserError(
-            f"control_hz is {control_hz:g}, and the policy acts at {policy.control_hz:g} Hz: the robot would move "
-            f"{control_hz / policy.control_hz:.2g} times as fast as it was taught; leave control_hz out, "
-            "or set any_rate to true if that is wanted"
+            f"control_hz is {control_hz:g}, and the policy acts at {policy.control_hz:g} Hz. The robot would move "
+            f"{control_hz / policy.control_hz:.2g} times as fast as in training. Leave control_hz out, "
+            "or set any_rate to true"
         )
 
 

@@ -49,7 +49,7 @@ def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = N
 
 
 def make_planning_strategy(config: ExecutionConfig) -> Strategy:
-    """Return the strategy where it only plans (`Strategy.infer`), which needs no corrector: in the inference process."""
+    """Return the strategy of the inference process. It only plans (`Strategy.infer`) and needs no corrector."""
     return find_strategy(config.strategy)(config)
 
 

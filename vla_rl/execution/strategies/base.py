@@ -67,8 +67,8 @@ class ExecutionConfig:
         for name, delay in (("execution.expected_delay_ticks", self.expected_delay_ticks), ("latency", delay_ticks)):
             if delay >= horizon:
                 raise ConfigError(
-                    f"{name} is {delay:g} ticks, and the policy plans {horizon} actions a chunk: all of them are over "
-                    "when the chunk arrives; set less, or execution.strategy=sync"
+                    f"{name} is {delay:g} ticks, and the policy plans {horizon} actions a chunk: all are over when the "
+                    "chunk arrives. Set less, or execution.strategy=sync"
                 )
 
 
@@ -90,7 +90,7 @@ class Strategy(Protocol):
     freezes_world: bool
 
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
-        """Return whether to ask now. Called only when no request is in flight; ``delay_ticks`` is the estimated delay."""
+        """Return whether to ask now, while no request is in flight. ``delay_ticks`` is the estimated delay."""
         ...
 
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
@@ -104,7 +104,7 @@ class Strategy(Protocol):
     def act(
         self, schedule: Schedule, tick: int, observation: Observation
     ) -> tuple[Float32Array, ScheduledChunk] | None:
-        """Return the action of this tick, float32 [A], and the chunk that it is accounted to; None if no chunk has one."""
+        """Return the action of this tick, float32 [A], and its chunk; None if no chunk has an action."""
         ...
 
 

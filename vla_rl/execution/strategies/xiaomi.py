@@ -30,7 +30,7 @@ class PrefixConfig(ExecutionConfig):
         if self.max_prefix_ticks > prefix_max:
             raise ConfigError(
                 f"execution.max_prefix_ticks is {self.max_prefix_ticks}, and the policy was trained with prefixes of "
-                f"at most {prefix_max}: train with policy.prefix_max={self.max_prefix_ticks}, set fewer, or choose "
+                f"at most {prefix_max}. Train with policy.prefix_max={self.max_prefix_ticks}, set fewer, or use "
                 "another execution.strategy"
             )
 

@@ -164,8 +164,8 @@ def hub_sentence(error: Exception) -> str:
     """What to do when a part of a policy would have to be fetched."""
     reason = " ".join(str(error).split())[:200]
     return (
-        f"the policy needs a part that is not on this machine, and nothing is fetched from a hub ({reason}); "
-        "name a local folder in its config.json, or put the part into the Hugging Face cache of this machine"
+        f"the policy needs a part that is not on this machine, and nothing is fetched from a hub ({reason}). "
+        "Name a local folder in its config.json, or put the part into the Hugging Face cache of this machine"
     )
 
 
@@ -197,7 +197,7 @@ def check_interface(config: Any, spec: PolicySpec) -> None:
     if read not in (None, [*range(first, 1)]) or planned != [*range(first, first + len(planned))]:
         raise UserError(
             f"the {config.type} policy reads observations at the ticks {read} and plans for {planned}; "
-            "both have to be consecutive and begin alike"
+            "expected are consecutive ticks with one beginning"
         )
 
 

@@ -40,6 +40,10 @@ from vla_rl.policies.remote.wire import pack, unpack
 SPEC = PolicySpec("toy", ("front", "top"), (16, 16), state_dim=3, action_dim=2)
 INTERFACE = RemoteInterface(SPEC, horizon=8)
 HERE = "test_serve:Counting"
+HANDSHAKE = (
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 class Counting:
@@ -157,6 +161,33 @@ def test_a_message_that_is_too_large_is_not_read(server: str) -> None:
         client.send(bytes(4 * 2**20))
         with pytest.raises(ConnectionClosed, match="1009"):
             client.recv()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 no http",
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x: " + b"y" * 100_000,
+        b"GET / HTTP/1.1\r\nHost: a",  # and then nothing
+        HANDSHAKE + b"\x82\xff" + b"\xff" * 8 + bytes(20),  # claims 2^64 bytes
+        HANDSHAKE + b"\x82\x05abcde",  # not masked
+        HANDSHAKE + b"\x82\x85\x00\x00\x00\x00ab",  # cut
+        HANDSHAKE + b"\xff\xff\xff\xff",
+    ],
+)
+def test_clients_that_break_the_protocol_disturb_nobody_else(server: str, sent: bytes) -> None:
+    host, port = server.removeprefix("openpi://").split(":")
+    with connect(frames_of(server)) as other:
+        other.recv()
+        with socket.create_connection((host, int(port))) as broken:
+            broken.sendall(sent)
+            other.send(pack(message()))
+            assert unpack(other.recv(timeout=5))["actions"].shape == (8, 2)  # type: ignore[arg-type]
+    for _ in range(4):  # more than there are places
+        again: Any = load_policy(server)
+        assert again.infer(observation()).actions.shape == (8, 2)
+        again.close()
 
 
 def test_browsers_are_refused(server: str) -> None:

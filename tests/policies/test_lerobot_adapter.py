@@ -225,7 +225,7 @@ class TestFolders:
     def test_what_lerobot_wrote_is_fine_tuned_with_the_datas_statistics(self, folder: Path) -> None:
         loaded = build(folder)
         assert loaded.statistics == statistics()
-        with pytest.raises(CheckpointError, match=r"fine-tune it first: vla-rl finetune --policy"):
+        with pytest.raises(CheckpointError, match=r"fine-tune it: vla-rl finetune --policy"):
             load_model(folder)
 
     def test_data_of_another_shape_is_refused(self, folder: Path) -> None:

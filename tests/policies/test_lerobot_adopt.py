@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from tests.fakes import lerobot_tiny
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.types import Observation
@@ -114,8 +115,9 @@ def test_a_flow_plans_what_it_plans_in_lerobot(tmp_path: Path) -> None:
 
 def test_the_command_adopts(tmp_path: Path) -> None:
     save("act", tmp_path / "theirs")
-    with pytest.raises(CheckpointError, match=r"python -m vla_rl\.policies\.lerobot_adapter"):
-        load_policy(tmp_path / "theirs")
+    for load in (load_policy, find_policy):
+        with pytest.raises(CheckpointError, match=r"python -m vla_rl\.policies\.lerobot_adapter"):
+            load(tmp_path / "theirs")
     command = [sys.executable, "-m", "vla_rl.policies.lerobot_adapter", tmp_path / "theirs", tmp_path / "ours", "30"]
     subprocess.run(command, check=True)
     assert load_policy(tmp_path / "ours").infer(observation(1)).actions.shape == (6, 2)

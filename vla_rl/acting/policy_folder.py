@@ -16,7 +16,7 @@ from vla_rl.core.config import config_from_dict
 from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.json_files import check_seal, read_json
-from vla_rl.core.metadata import CORRECTOR_FOLDER
+from vla_rl.core.metadata import CORRECTOR_FOLDER, is_lerobots, not_adopted
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import BasePolicy, Policy
 from vla_rl.core.registry import find
@@ -126,6 +126,8 @@ def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
         raise UserError(f"{path} holds no run (policies/), no policy (config.json) and no deployment")
     try:
         description = read_json(file)
+        if is_lerobots(description):
+            raise not_adopted(path)
         check_seal(description)
         return PolicyFolder(
             path,

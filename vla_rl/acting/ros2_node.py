@@ -270,6 +270,8 @@ def make_session(settings: Settings, operator: OperatorRequests) -> PolicySessio
     watched = settings.path("watch")
     if watched is None:
         return PolicySession(settings, operator, policy, policy.load)
+    if policy.name:
+        raise UserError(f"parameter watch is {watched}, and {policy.name} has no versions; leave watch empty")
     if not watched.is_dir():
         raise UserError(f"parameter watch is {watched}, which is no folder; name a run's policies/")
     return PolicySession(settings, operator, policy, functools.partial(load_watched_policy, policy.path, watched))

@@ -12,7 +12,9 @@ from vla_rl.core.registry import names
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["check"], help="the list of docs/before_it_moves.md; exit code 1 for any no")
-    parser.add_argument("policy", type=Path, metavar="RUN_OR_POLICY", help="a run folder, or a folder of one policy")
+    parser.add_argument(
+        "policy", metavar="POLICY", help="a folder of a run or policy, openpi://HOST:PORT or module:Name"
+    )
     parser.add_argument("--version", type=int, help="policy version of the run (default: the newest)")
     parser.add_argument(
         "--robot", required=True, metavar="NAME", help=f"{', '.join(names('robots'))}, or module:function"

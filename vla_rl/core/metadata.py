@@ -103,3 +103,16 @@ def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any
         raise CheckpointError(f"{folder / name} is damaged: its digest is not the one in config.json; copy it anew")
     check_trusted(folder)
     return about, content
+
+
+def is_lerobots(description: Any) -> bool:
+    """Return whether a config.json describes a policy of lerobot's."""
+    return isinstance(description, dict) and "type" in description and "format" not in description
+
+
+def not_adopted(folder: Path) -> CheckpointError:
+    """Return the error for a folder that lerobot wrote alone, where a policy of ours is expected."""
+    return CheckpointError(
+        f"{folder} is lerobot's alone: it lacks the rate of its data. Adopt it: python -m "
+        f"vla_rl.policies.lerobot_adapter {folder} OUT CONTROL_HZ. Or fine-tune it: vla-rl finetune --policy {folder}"
+    )

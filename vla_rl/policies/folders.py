@@ -5,7 +5,7 @@ from typing import Any
 
 from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.core.json_files import read_json
-from vla_rl.core.metadata import critic_of
+from vla_rl.core.metadata import critic_of, is_lerobots
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.core.registry import find
@@ -59,11 +59,6 @@ def load_policy(folder: Path, device: str = "cpu", expected: PolicySpec | None =
             raise CheckpointError(f"{folder}: a policy of kind {model.config.kind!r} cannot choose among its draws")
         policy.selector = load_selector(critic, model, device)
     return policy
-
-
-def is_lerobots(description: Any) -> bool:
-    """Return whether a config.json describes a policy of lerobot's."""
-    return isinstance(description, dict) and "type" in description and "format" not in description
 
 
 def _kind(folder: Path) -> str:

@@ -16,12 +16,12 @@ from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.files import digest_of, fsync_path
 from vla_rl.core.json_files import check_seal, read_json, write_sealed
+from vla_rl.core.metadata import is_lerobots
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import announced
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import check_version, plain_name
-from vla_rl.policies.folders import is_lerobots
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2

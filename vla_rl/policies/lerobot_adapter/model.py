@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from vla_rl.core.config import config_to_dict
-from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.metadata import not_adopted
 from vla_rl.core.normalization import Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.policies.base import PolicyBatch, PolicyConfig
 from vla_rl.policies.lerobot_adapter.folder import (
     IMAGE_PREFIX,
-    OURS,
     STATE,
     explained,
     hub_sentence,
@@ -203,10 +203,7 @@ class LeRobotModel(TrainablePolicy):
         """Load a saved policy."""
         ours = read_ours(folder)
         if ours is None:
-            raise CheckpointError(
-                f"{folder} is lerobot's alone (no {OURS}). Adopt it: python -m vla_rl.policies.lerobot_adapter "
-                f"{folder} OUT CONTROL_HZ; or fine-tune it first: vla-rl finetune --policy {folder} --data PATH"
-            )
+            raise not_adopted(folder)
         return cls._read(folder, ours.spec, ours.statistics, pretrained=True).eval(), ours.meta
 
     @classmethod

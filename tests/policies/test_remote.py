@@ -193,9 +193,28 @@ class TestRemotePolicy:
             other = replace(INTERFACE, spec=replace(SPEC, control_hz=50.0))
             remote.interface = other
             remote.close()
-            with pytest.raises(RemoteError, match="now serves another policy: its control_hz is 20"):
-                remote.infer(make_observation())
+            for _ in range(2):  # it does not act later either
+                with pytest.raises(RemoteError, match="now serves another policy: its control_hz is 20"):
+                    remote.infer(make_observation())
             remote.close()
+
+    @pytest.mark.parametrize(
+        ("lie", "error"),
+        [
+            ({"horizon": 5000}, "horizon is 5000"),
+            ({"n_obs_steps": 10**9}, "n_obs_steps is 1000000000"),
+            ({"version": 2**40}, "version is"),
+            ({"discrete_dims": [2]}, "discrete_dims"),
+            ({"keys": {"state": {"a": 2, "b": 2}}}, "keys.state has 4 numbers, the policy reads 3"),
+            ({"keys": {"cameras": {"frnt": "image"}}}, "Did you mean 'front'"),
+            ({"spec": {**DECLARED["spec"], "image_size": [16000, 16000]}}, "bytes"),
+            ({"spec": 3}, "describes no policy"),
+        ],
+    )
+    def test_a_server_that_declares_nonsense_is_refused(self, lie: dict[str, Any], error: str) -> None:
+        server = FaultyServer(INTERFACE, declared={**DECLARED, **lie})
+        with in_thread(server) as url, pytest.raises(UserError, match=error):
+            load_policy(url)
 
     @pytest.mark.parametrize(
         ("url", "error"),

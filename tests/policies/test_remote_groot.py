@@ -119,6 +119,7 @@ def test_it_asks_as_groots_own_client_does(start: Callable[..., tuple[Server, An
     chunk = policy.infer(seen)
     np.testing.assert_array_equal(chunk.actions, np.tile(seen.state[[0, 2]], (16, 1)))
     policy.infer(seen)
+    assert "2 chunks, round trip" in policy.latency()
     assert [request["endpoint"] for request in server.asked] == [
         "ping",
         "get_action",

@@ -68,9 +68,9 @@ def serve(
         source = policy if isinstance(policy, str | Path) else path
         if source is None:
             raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
-        found = find_policy(source, version)
-        server = PolicyServer(found, clients, device, interface, os.environ.get(TOKEN, ""))
-        server.check_address(host)
+        token = os.environ.get(TOKEN, "")
+        _check_address(host, token)
+        server = PolicyServer(find_policy(source, version), clients, device, interface, token)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(learner_threads(0))  # a robot's inference process has one
         asyncio.run(server.run(host, port, lambda: asked() is not None))
@@ -90,7 +90,6 @@ class PolicyServer:
 
     Attributes:
         port: On which it listens; 0 before.
-        answered: Number of chunks so far.
     """
 
     def __init__(
@@ -118,19 +117,7 @@ class PolicyServer:
         # One thread: a policy belongs to one, and two inferences at a time are slower than one after the other.
         self._inference = ThreadPoolExecutor(1, thread_name_prefix="inference")
         self._seeds = itertools.count()
-        self._connected = self._busy = self.answered = self.port = 0
-
-    def check_address(self, host: str) -> None:
-        """Refuse to listen to other computers without a token.
-
-        Raises:
-            UserError: In that case.
-        """
-        with contextlib.suppress(ValueError):
-            if ipaddress.ip_address(host).is_loopback:
-                return
-        if host != "localhost" and not self._token:
-            raise UserError(f"host {host} is open to other computers; set {TOKEN} to a token, or use 127.0.0.1")
+        self._connected = self._busy = self.port = 0
 
     async def run(self, host: str, port: int, stops: Callable[[], bool]) -> None:
         """Serve until ``stops`` returns True. Answers that are being computed are still sent.
@@ -145,7 +132,7 @@ class PolicyServer:
                 host,
                 port,
                 process_request=self._admit,
-                max_size=8 * self.interface.image_bytes + _ROOM,
+                max_size=8 * self.interface.image_bytes + _ROOM,  # images of floats are answered in words
                 origins=[None],  # no browser: a page of another site could reach this computer's own address
                 **options,
             )
@@ -191,7 +178,6 @@ class PolicyServer:
                             reply["server_timing"]["prev_total_ms"] = previous_ms
                         await connection.send(pack(reply))
                         previous_ms = (time.monotonic() - start_s) * 1e3
-                        self.answered += 1
             except UserError as error:
                 await self._refuse(connection, one_line(error))
             except ConnectionClosed:
@@ -291,11 +277,20 @@ class Session:
         return tuple(self._interface.observation(each, first + index) for index, each in enumerate(past))
 
 
+def _check_address(host: str, token: str) -> None:
+    """Refuse to listen to other computers without a token."""
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    if host != "localhost" and not token:
+        raise UserError(f"host {host} is open to other computers; set {TOKEN} to a token, or use 127.0.0.1")
+
+
 def _integer(ours: Mapping[str, Any], name: str, default: int) -> int:
     value = ours.get(name, default)
-    if type(value) is not int or not -1 <= value < _LARGEST_NUMBER:
+    if name in ours and (type(value) is not int or not 0 <= value < _LARGEST_NUMBER):
         raise WireError(f"{name} is {str(value)[:40]}; send an integer of at least 0")
-    return value
+    return int(value)
 
 
 def _actions(ours: Mapping[str, Any], name: str, size: int) -> Float32Array:

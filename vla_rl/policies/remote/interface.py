@@ -16,6 +16,7 @@ from vla_rl.core.config_files import CONFIGS, read_yaml
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean, one_line
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Observation, Uint8Array
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.remote.wire import WireError
 
 PASSED_ON = frozenset({"guidance", "gradient", "prefix", "xiaomi_prefix", "future_state"})
@@ -69,10 +70,19 @@ class RemoteInterface:
     n_obs_steps: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.horizon <= MOST_ACTIONS:
-            raise ConfigError(f"horizon is {self.horizon}; expected is a number of actions in [0, {MOST_ACTIONS}]")
+        counts = {"horizon": f"[0, {MOST_ACTIONS}]", "prefix_ticks": f"[0, {MOST_ACTIONS}]"}
+        check_ranges(self, "", n_obs_steps="[1, 64]", version="[-1, 1e9)", **counts)
         if self.image_bytes > _MOST_PIXELS:
             raise ConfigError(f"the images for one chunk have {self.image_bytes} bytes, at most {_MOST_PIXELS} fit")
+        if not {*self.discrete_dims} <= {*range(self.spec.action_dim)}:
+            raise ConfigError(
+                f"discrete_dims are {self.discrete_dims}, and an action has {self.spec.action_dim} numbers"
+            )
+        if unknown := next(iter(self.keys.cameras.keys() - {*self.spec.cameras}), None):
+            raise ConfigError(f"keys.cameras names {unknown!r}.{did_you_mean(unknown, self.spec.cameras)}")
+        sizes = [*self.keys.state.values()]
+        if sizes != [0] and sum(sizes) not in self.spec.action_sizes:
+            raise ConfigError(f"keys.state has {sum(sizes)} numbers, the policy reads {self.spec.state_dim}")
 
     @property
     def image_bytes(self) -> int:

@@ -140,12 +140,10 @@ class RemotePolicy(ABC):
             return "no chunk yet"
         trips, shares, _ = np.array(self.timings).T
         best = min(self.timings, key=lambda timing: timing.round_trip_ms)
+        share = "" if np.isnan(shares).all() else f", of it {np.nanmedian(shares):.1f} ms inference"
         clock = "" if np.isnan(best.offset_ms) else f", its clock {best.offset_ms:+.1f} ms"
         median, tail = np.percentile(trips, (50, 95))
-        return (
-            f"{len(trips)} chunks, round trip {median:.1f} ms (95 %: {tail:.1f}), "
-            f"of it {np.nanmedian(shares):.1f} ms inference{clock}"
-        )
+        return f"{len(trips)} chunks, round trip {median:.1f} ms (95 %: {tail:.1f}){share}{clock}"
 
     @abstractmethod
     def close(self) -> None:
@@ -191,6 +189,7 @@ class RemotePolicy(ABC):
     def _check_same(self, found: RemoteInterface) -> None:
         """Refuse another policy behind the same address after a new connection."""
         if differs := spec_difference(found.spec, self.interface.spec, but=("env_id",)):
+            self.close()
             raise RemoteError(
                 f"{self.url} now serves another policy: its {differs.name} is {differs.found}, it was "
                 f"{differs.expected}; start the rollout again"

@@ -277,6 +277,16 @@ def test_a_server_acts_in_an_evaluation(server: str) -> None:
     assert vla.rollout(server, "mock", settings={"robot.duration_s": 0.5}) == [None]
 
 
+@pytest.mark.parametrize("realtime", [False, True])
+def test_a_class_of_ones_own_acts_on_a_robot(tmp_path: Path, realtime: bool) -> None:
+    settings = {"robot.duration_s": 1, "execution.execute_ticks": 4}
+    vla.rollout(HERE, "mock", realtime=realtime, out=tmp_path, settings=settings, seed=3)
+    (episode,) = EpisodeStore(tmp_path)
+    asked = np.unique(episode.action_policy[episode.source == Source.POLICY, 0])
+    assert asked.tolist() == [*range(int(asked[0]), int(asked[0]) + len(asked))], "one chunk after the other"
+    assert len(asked) >= 3
+
+
 class NoPolicy:
     """Lacks what a policy has."""
 

@@ -23,7 +23,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.any_policy import serving
 
     faults, fuzz = serving.faults(options.faults), serving.fuzz(options.messages)
-    sound = serving.faults(0)
+    sound = serving.faults(0, ticks=faults["ticks"])
     found: dict[str, Any] = {
         **_kept(options.out),
         "server_faults": faults["faults"],

@@ -53,21 +53,22 @@ class Repeating:
         return ActionChunk(actions, observation.tick, 0, self.version)
 
 
-def faults(count: int, duration_s: float = 15.0) -> dict[str, int]:
+def faults(count: int, duration_s: float = 15.0, ticks: int = 1) -> dict[str, int]:
     """Let a robot act in real time while every second answer of its server is a fault, of every kind in turn.
 
     Args:
-        count: Number of faults; 0 measures one attempt without any.
+        count: Least number of faults; 0: the server is sound.
         duration_s: Of an attempt.
+        ticks: Least number of control ticks.
 
     Returns:
         Injected faults, ticks, ticks without a command, and ticks that were held, over all attempts.
     """
     interface = RemoteInterface(_SPEC, horizon=100)
     order = random.Random(0)
-    totals = {"faults": 0, "ticks": 0, "lost_ticks": 0, "held_ticks": 0}
+    totals = dict.fromkeys(("faults", "ticks", "lost_ticks", "held_ticks"), 0)
     options = {"robot.duration_s": duration_s, "execution.execute_ticks": 2, "execution.hold_ticks": 1000}
-    while totals["faults"] < max(count, 1):
+    while totals["faults"] < count or totals["ticks"] < ticks:
         kinds = order.sample(KINDS, len(KINDS)) * 40 if count else []
         planned = [None, None, None, *(fault for kind in kinds for fault in (kind, None))]
         server = FaultyServer(interface, planned, config_to_dict(interface), slow_s=0.08)
@@ -75,15 +76,13 @@ def faults(count: int, duration_s: float = 15.0) -> dict[str, int]:
             act = functools.partial(vla.rollout, f"{url}?timeout_s=0.05", "mock", realtime=True, settings=options)
             lines = _logged(act)
         line = next(line for line in lines if "missed" in line)
-        ticks, held, missed = (int(found) for found in re.findall(r"(?:after|held|missed) (\d+)", line))
+        acted, held, missed = (int(found) for found in re.findall(r"(?:after|held|missed) (\d+)", line))
         if "stopped" in line:
             raise RuntimeError(f"an attempt was stopped: {line}")
         totals["faults"] += server.injected
-        totals["ticks"] += ticks
+        totals["ticks"] += acted
         totals["lost_ticks"] += missed
         totals["held_ticks"] += held
-        if not count:
-            break
     return totals
 
 

@@ -90,6 +90,9 @@ class Server:
                 return to_bytes({})
         if self.wrong:
             return self.wrong.pop(0)
+        if "observation" not in request["data"]:  # N1.5
+            arm = np.repeat(request["data"]["state.arm"], 8, 0)
+            return to_bytes({"action.gripper": arm[:, :1], "action.arm": arm[:, 1:2]})
         state = request["data"]["observation"]["state"]
         parts = {"gripper": state["gripper"][..., :1], "arm": state["arm"][..., :1]}
         return to_bytes([{name: np.repeat(part, 16, 1) for name, part in parts.items()}, {}])
@@ -99,9 +102,9 @@ class Server:
 def start(tmp_path: Path) -> Iterator[Callable[..., tuple[Server, Any]]]:
     opened: list[Any] = []
     file = tmp_path / "robot.yaml"
-    file.write_text(to_yaml(config_to_dict(RemoteInterface(SPEC, KEYS))))
 
-    def started(**options: Any) -> tuple[Server, Any]:
+    def started(keys: Keys = KEYS, **options: Any) -> tuple[Server, Any]:
+        file.write_text(to_yaml(config_to_dict(RemoteInterface(SPEC, keys))))
         opened.append(Server(**options))
         opened.append(load_policy(f"groot://127.0.0.1:{opened[-1].port}?interface={file}&timeout_s=0.3"))
         return opened[-2], opened[-1]
@@ -134,6 +137,19 @@ def test_it_asks_as_groots_own_client_does(start: Callable[..., tuple[Server, An
     np.testing.assert_array_equal(observation["state"]["arm"], seen.state[None, None, :2])
     assert observation["state"]["arm"].dtype == np.float32
     assert observation["language"] == {"annotation.human.task_description": [["push the block"]]}
+
+
+def test_flat_keys_are_those_of_n1_5(start: Callable[..., tuple[Server, Any]]) -> None:
+    cameras = {"front": "video.front", "top": "video.top"}
+    prompt = "annotation.human.task_description"
+    server, policy = start(Keys(cameras, {"state.arm": 3}, prompt, ("action.arm", "action.gripper")))
+    policy.reset(0)
+    seen = make_observation(3)
+    np.testing.assert_array_equal(policy.infer(seen).actions, np.tile(seen.state[[1, 0]], (8, 1)))
+    assert [request["endpoint"] for request in server.asked] == ["ping", "get_action", "get_action"]
+    data = server.asked[-1]["data"]
+    assert (data["video.top"].shape, data["state.arm"].shape) == ((1, 16, 16, 3), (1, 3))
+    assert data[prompt] == ["push the block"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
-"""Client of GR00T's policy server (N1.6 and later, ``run_gr00t_server.py``): ZeroMQ, msgpack, arrays as ``.npy`` bytes.
+"""Client of GR00T's policy server: ZeroMQ, msgpack, arrays as ``.npy`` bytes.
 
-The wire is that of ``gr00t/policy/server_client.py``. Observations are batches of one: images [1, 1, H, W, 3], states
-[1, 1, D], sentences [[text]].
+N1.6 and later (``gr00t/policy/server_client.py``) nest an observation by modality, such as ``video > front``. Its axes
+are those of a batch and of time: images [1, 1, H, W, 3], states [1, 1, D], sentences [[text]]. N1.5
+(``gr00t/eval/service.py``) has flat keys, such as ``video.front``, and the axis of time alone. The keys of the
+interface decide between them.
 """
 
 import io
@@ -45,20 +47,22 @@ class GrootPolicy(RemotePolicy):
     ) -> tuple[Any, Mapping[str, Any]]:
         if {"committed", "previous"} & ours.keys():
             raise RemoteError(f"{self.url} takes no committed actions; use execution.strategy=naive or sync")
-        if ours["episode"] != self._begun:
+        keys = self.interface.keys
+        nested = " > " in keys.prompt
+        message = _with_axes(self.interface.message(observation), 1 + nested)
+        if nested and ours["episode"] != self._begun:
             self._ask("reset", {"options": None}, timeout_s)
             self._begun = ours["episode"]
-        message = _batched(self.interface.message(observation))
-        reply = self._ask("get_action", {"observation": message, "options": None}, timeout_s)
-        action = reply[0] if isinstance(reply, list) and reply else None
-        parts: list[Any] = (
-            [action.get(key) for key in self.interface.keys.actions] if isinstance(action, dict) else [None]
-        )
-        if not all(isinstance(part, np.ndarray) and part.ndim == 3 for part in parts):
-            raise RemoteError(f"{self.url} answered without actions [1, H, D] of {[*self.interface.keys.actions]}")
-        if len({part.shape[:2] for part in parts}) > 1 or len(parts[0]) != 1:
+        reply = self._ask("get_action", {"observation": message, "options": None} if nested else message, timeout_s)
+        if nested:
+            reply = reply[0] if isinstance(reply, list) and reply else None
+        parts: list[Any] = [reply.get(key) for key in keys.actions] if isinstance(reply, dict) else [None]
+        if not all(isinstance(part, np.ndarray) and part.ndim == 2 + nested for part in parts):
+            raise RemoteError(f"{self.url} answered without actions [{'1, ' * nested}H, D] of {[*keys.actions]}")
+        if len({part.shape[:-1] for part in parts}) > 1 or (nested and len(parts[0]) != 1):
             raise RemoteError(f"{self.url} answered with actions of unequal lengths: {[part.shape for part in parts]}")
-        return np.concatenate([part[0] for part in parts], -1), {}
+        actions = np.concatenate(parts, -1)
+        return actions[0] if nested else actions, {}
 
     def _ask(self, endpoint: str, data: Mapping[str, Any] | None, timeout_s: float) -> Any:
         """Call an endpoint. After a failure the socket is closed: a late answer would be taken for the next one's."""
@@ -88,11 +92,13 @@ class GrootPolicy(RemotePolicy):
         return reply
 
 
-def _batched(message: Any) -> Any:
-    """Put the axes of a batch and of time in front of everything in a message."""
+def _with_axes(message: Any, count: int) -> Any:
+    """Put axes of length 1 in front of everything in a message."""
     if isinstance(message, dict):
-        return {key: _batched(value) for key, value in message.items()}
-    return message[None, None] if isinstance(message, np.ndarray) else [[message]]
+        return {key: _with_axes(value, count) for key, value in message.items()}
+    for _ in range(count):
+        message = message[None] if isinstance(message, np.ndarray) else [message]
+    return message
 
 
 def _packed(array: Any) -> dict[str, Any]:

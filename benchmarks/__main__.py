@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     result = {"benchmark": arguments.name, "command": command, "machine": describe_machine(), **benchmark.run(options)}
     text = json.dumps(result, indent=1) + "\n"
     write_atomic(options.out / f"{arguments.name}.json", text.encode())
-    if options.out == RESULTS:  # results that are kept elsewhere are nobody's tables
+    if options.out == RESULTS:  # results in another folder belong to no table
         renew_tables(Path.cwd(), options.out, arguments.name)
     print(text if options.json else benchmark.table(result), file=sys.stdout)
     return 0

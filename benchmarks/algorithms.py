@@ -227,8 +227,9 @@ def _pooled_p(cells: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def _minus(cells: list[dict[str, Any]], one: str) -> dict[str, dict[str, Any]]:
-    """Each rival minus one algorithm on the tasks and seeds that both have: success in points, and steps of all
-    episodes, failures with all their steps, which is one figure for how often and how soon a policy succeeds. Means
+    """Subtract one algorithm from each rival on the tasks and seeds that both have: success in points, and steps of all
+    episodes. Failures count with all their steps, so the second figure covers how often and how soon a policy succeeds.
+    Means
     over training runs, and p of a paired t test over these: what is repeated is the run, not the episode.
     """
     found: dict[str, dict[str, Any]] = {}
@@ -255,9 +256,9 @@ def _beside(cells: list[dict[str, Any]], one: str) -> dict[str, list[tuple[dict[
 
 
 def _length_minus_sft(cells: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Per algorithm, how much longer its last policy takes than the supervised one it started from: means over the
-    cells in steps, with 95 % bootstrap intervals over cells, since seeds are what is repeated. Given success, on the
-    seeds that both solve, and over all episodes.
+    """Return by algorithm how many more steps its last policy takes than its supervised one. Means over cells, with 95
+    % bootstrap intervals over cells, since seeds are repeated. Given success, on the seeds that both solve, and over
+    all episodes.
     """
     found: dict[str, dict[str, Any]] = {}
     for name in dict.fromkeys(cell["algorithm"] for cell in cells):

@@ -1,8 +1,8 @@
 """What the value of a branch says of its outcome, with learnt dynamics and with true ones.
 
-From real steps of the policy's own episodes the same offsets are tried in both worlds. The branch is valued after each
-of its chunks by the same learnt value; then the policy goes on in the simulator, without offsets, to the end: that is
-the outcome. Within groups of one start all that differs between branches is what was tried.
+From real steps of the policy's own episodes the same offsets are tried in both worlds. One learned value scores the
+branch after each of its chunks. The policy then continues in the simulator, without offsets, to the end, which is the
+outcome. Within groups of one start all that differs between branches is what was tried.
 """
 
 import functools
@@ -76,9 +76,9 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
         draws: branches from each.
 
     Returns:
-        ``learnt`` and ``true``, each with ``within``, the correlation of value and outcome within groups by chunk, its
-        interval over groups, ``auc`` over all branches after the last chunk, and ``agreement``, the share of pairs from
-        one start with different outcomes that the value puts in order; ``success`` of all; ``mixed`` groups.
+        ``learnt`` and ``true``, each with ``within``, the correlation of value and outcome within groups by chunk, and
+        its interval over groups. Each also has ``auc`` over all branches after the last chunk, and ``agreement``, the
+        share of ordered pairs from one start with different outcomes. Further ``success`` of all and ``mixed`` groups.
     """
     torch.set_num_threads(1)
     learner, config, _ = learner_of_run(run)
@@ -128,7 +128,7 @@ def _play_on(world: World, features: Tensor, tick: Tensor, won: Tensor) -> NDArr
 
 
 def _agreement(value: NDArray[np.float64], outcome: NDArray[np.float64]) -> dict[str, Any]:
-    """See `measure`; values [CHUNKS, G, K], outcomes [G, K]."""
+    """Compare values [CHUNKS, G, K] with outcomes [G, K] (`measure`)."""
     last = value[-1]
     groups = np.stack([*value, outcome], -1)  # [G, K, CHUNKS + 1]
     intervals = [bootstrap_interval(groups, functools.partial(_within_after, chunk), seed=0) for chunk in range(CHUNKS)]

@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.campaign JSON``, with the fields of `CampaignConfig`; the last line of its output is JSON.
 
-What counts is what an observer sees: a subscription to the command topic in a node of this process, beside the process
-of the policy node. What the policy node says of itself only lets time go on.
+An observer decides: a subscription to the command topic in a node of this process, beside the process of the policy
+node. What the policy node says of itself only lets time go on.
 """
 
 import itertools
@@ -28,7 +28,7 @@ from vla_rl.core.errors import UserError
 
 _log = logging.getLogger(__name__)
 
-_AFTER_TICKS = 10  # how long nobody must move after a stop
+_AFTER_TICKS = 10  # how long nothing may move after a stop
 _LOSSY_TICKS = 60
 _TRIES = 3
 
@@ -61,7 +61,7 @@ class Campaign:
         self._course = course
 
     def timed_trial(self, fault: Fault) -> dict[str, Any]:
-        """A trial; again if the robot stood still before there was any fault, which accuses nobody."""
+        """Run a trial, and repeat it if the robot stood still before any fault, which is no result."""
         course = self._course
         begun_s, spoiled = time.monotonic(), 0
         while True:
@@ -113,7 +113,7 @@ class Campaign:
             return FaultResult(fault.name, np.nan, fault.declared_ms(SETTINGS), False, str(error))
 
     def _afterwards(self, finding: FaultResult) -> FaultResult:
-        """The stop stays until somebody calls ~/rearm."""
+        """Check that the stop stays until a call of ~/rearm."""
         course = self._course
         if not course.rig.stopped():
             course.recover()
@@ -208,7 +208,7 @@ class Campaign:
         course = self._course
         begun_s = time.monotonic()
         if fault.name == "clock_jump":
-            course.free_ticks(1)  # the loop's time stands still over a jump: in this tick nobody commands
+            course.free_ticks(1)  # the loop's time stands still over a jump: this tick has no command
             course.settle()
         for _ in range(3 * declared_ticks):
             if course.rig.stopped():
@@ -246,7 +246,7 @@ class _Counting(Disturbance):
 
 
 def main() -> int:
-    """See the module."""
+    """Run the campaign."""
     config = CampaignConfig(**json.loads(sys.argv[1]))
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s", stream=sys.stderr)
     folder = Path(config.folder)

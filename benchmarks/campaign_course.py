@@ -30,7 +30,7 @@ class SpoiledTrial(UserError):
 
 
 class Course:
-    """See the module.
+    """The course of one trial.
 
     Attributes:
         rig, world: what it all happens on.
@@ -100,15 +100,15 @@ class Course:
                 raise SpoiledTrial(f"the robot stopped before the fault: {why}")
 
     def free_ticks(self, count: int) -> None:
-        """Ticks that wait for nobody."""
+        """Run ticks that do not wait."""
         for _ in range(count):
             if not self.world.samples:
                 self._position_before = self.world.position
             self.world.tick()
 
     def settle(self) -> None:
-        """Wait until the node and the observer have done all that there is to do: every command is the answer to the
-        newest readings, and has been seen. Not for long: /clock stands still meanwhile.
+        """Wait until the node has answered the newest readings, and the observer has seen its command. Not for long:
+        /clock stands still meanwhile.
         """
         until_s, quiet = time.monotonic() + _SETTLED_WITHIN_S, 0
         while quiet < _QUIET_LOOKS and time.monotonic() < until_s:

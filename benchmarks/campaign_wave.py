@@ -26,7 +26,7 @@ class WavePolicy:
         self._phase = 0.7 * seed
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """See `vla_rl.core.protocols.Policy.infer`."""
+        """Plan a chunk of the wave."""
         del committed
         ticks = observation.tick + np.arange(HORIZON + 1)[:, None]
         targets = AMPLITUDE * np.sin(SPEED * ticks + np.arange(len(JOINTS)) + self._phase)

@@ -1,7 +1,7 @@
 """The robot of the campaign over topics, in lockstep with the policy node, and the observer of the commands.
 
-Its time goes on when a command has come, or when the node says that it has stopped. So all times are the robot's, and a
-busy machine slows the world and accuses nobody.
+Its time goes on when a command has come, or when the node says that it has stopped. So all times are the robot's. A
+busy machine slows the world and causes no fault.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ PERIOD_NS = round(1e9 / HZ)
 _LAG = 0.6  # of the way to its command a joint goes in a tick
 _SHOT = 48  # pixels of the camera, each way
 TICK_S = 0.004  # wall time of a tick at least, so that a plan takes a few of them at most
-_FREE_TICK_S = 0.015  # where nobody waits for the node, it has to keep up
+_FREE_TICK_S = 0.015  # without a wait for the node, it has to keep up
 _HELD_EVERY_S = 0.05
 _EVERY_COMMAND = 1000  # depth of the observer's queue
 SILENT_S = 20.0  # wall time after which the node is taken for dead
@@ -100,12 +100,12 @@ class World:
         return self._position.copy()
 
     def press_publisher(self) -> None:
-        """Somebody could press the emergency stop, and says to all who listen that he has not."""
+        """Publish the emergency stop, released."""
         self._estop = self._node.create_publisher(self._kinds[3], "estop", qos.latched())
         self.press(False)
 
     def no_press_publisher(self) -> None:
-        """Nobody could."""
+        """Remove the publisher of the emergency stop."""
         self._node.destroy_publisher(self._estop)
 
     def press(self, pressed: bool) -> None:
@@ -140,7 +140,7 @@ class World:
 
     @contextlib.contextmanager
     def moved_to(self, position: float) -> Iterator[None]:
-        """Somebody has put every joint there, by hand."""
+        """Put every joint there, as by hand."""
         with self._changed:
             before, self._command = self._position.copy(), None
             self._position[:] = position
@@ -149,7 +149,7 @@ class World:
             self._position[:] = before
 
     def tick(self, wait: Callable[[], bool] | None = None) -> None:
-        """Tell what the sensors say, wait for a command unless ``wait`` says that none will come, and go on."""
+        """Publish the readings, wait for a command unless ``wait`` excludes one, and continue."""
         due_s = time.monotonic() + max(self.tick_s, _FREE_TICK_S if wait is None else 0.0)
         with self._changed:
             seen = self._seen

@@ -23,7 +23,7 @@ class Cells:
         folder: made if it is missing.
         settings: Ingredients of the cells' key (`vla_rl.core.cache_keys`); the commit stands for the program.
         inputs: Files and folders that are measured; None: there are none, or they are not at hand to gather cells.
-            Cells that were published without a record of them are taken as they are.
+            Cells that were published without a record of them are accepted.
 
     Attributes:
         digest: Key of the settings; also good for naming folders of intermediate results.

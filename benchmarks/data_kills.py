@@ -1,8 +1,8 @@
 """Recordings that are killed: a process records episodes with the recorder and saves each, and is killed with kill -9
 at a random moment. Every episode that it had reported as saved must be there, whole.
 
-Run as a module, this file is the recording process: it imports everything once, then forks a recorder for every line
-that it reads, so that a trial costs milliseconds and no torch.
+Run as a module, this file is the recording process. It imports everything once, then forks a recorder for every line
+that it reads. A trial costs milliseconds and no torch.
 """
 
 import os
@@ -39,9 +39,9 @@ def run_trials(folder: Path, trials: int, seed: int = 0) -> dict[str, Any]:
     """Record, kill, and look what is left, so many times on one store.
 
     Returns:
-        ``kill_trials``; ``episodes_saved``: reported as saved before their process was killed; ``episodes_lost``: of
-        these, missing or not whole; ``episodes_damaged``: visible and not whole, reported or not; ``killed_writing``:
-        trials that left a half-written file, so that the kill is known to have met a write.
+        ``kill_trials``; ``episodes_saved`` (reported as saved before the kill) and ``episodes_lost`` (of these, missing
+        or not whole). ``episodes_damaged`` (visible and not whole, reported or not). ``killed_writing`` (trials that
+        left a half-written file: the kill met a write).
     """
     store = EpisodeStore(folder)
     chance = random.Random(seed)

@@ -1,5 +1,5 @@
 """Offline fine-tuning against behavior cloning on the same 200 mixed episodes: 8 demonstrations, and 192 rollouts of
-the policy that was cloned from them, of which a supervisor rescued some.
+the policy cloned from them. A supervisor rescued some.
 
 All cells of a seed start anew from the same initial weights and take the same gradient steps; evaluation seeds are
 shared by all. A finished cell is kept; a run that was interrupted goes on.
@@ -40,8 +40,8 @@ def keep_once(file: Path, settings: Any, measure: Callable[[], dict[str, Any]]) 
     """Measure what a file is to hold unless it is there.
 
     Raises:
-        UserError: if it was measured with other settings. A file that was published without a record of them is taken
-            as it is.
+        UserError: if it was measured with other settings. A file that was published without a record of them is
+            accepted.
     """
     key = cache_key(settings)
     if not file.exists():

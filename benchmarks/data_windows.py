@@ -1,8 +1,8 @@
 """Windows a second: the frame cache, a bare memory map of the same rows, and LeRobotDataset with images and with video.
 
-A window is what a training sample needs: the pictures of all cameras and the state at a step, and the actions of the
-next 32. In every block all readers get the very same windows, which none of them has seen before, one after the other,
-so that a busy machine slows all; who comes first changes from block to block.
+A window is the data of a training sample. It has the pictures of all cameras and the state at a step, and the actions
+of the next 32. In every block all readers get the same new windows, one after the other, so that a busy machine slows
+all. Their order changes from block to block.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Deployment on this machine: ONNX Runtime against torch, parity of every policy and precision, how soon new weights
-act, what TensorRT-RTX builds, and success in simulation of the exported policies.
+"""Deployment on this machine: ONNX Runtime against torch, parity of every policy and precision, and the delay of new
+weights. Also the graphs that TensorRT-RTX builds, and success in simulation of the exported policies.
 
 Needs a run with two policy versions (--run). Cells are kept and resumed.
 """
@@ -76,8 +76,8 @@ def table(result: dict[str, Any]) -> str:
     speed, refresh = found["speed"], found["refresh"]
     lines = [
         f"A chunk takes {speed['ort_ms']:.2f} ms on ONNX Runtime and {speed['torch_ms']:.2f} ms in torch, batch 1 on "
-        f"one core: {result['ort_vs_torch_speed']:.1f} times as fast (medians of alternating blocks). New weights act, "
-        f"verified, {result['refresh_s']:.2f} s after their checkpoint is written (slowest of "
+        f"one core. This is {result['ort_vs_torch_speed']:.1f} times as fast (medians of alternating blocks). "
+        f"New weights act, verified, {result['refresh_s']:.2f} s after their checkpoint is written (slowest of "
         f"{len(refresh['refresh_s'])}); {refresh['missed_ticks']} of {refresh['ticks']} ticks were missed meanwhile. "
         f"TensorRT-RTX builds {result['trt_rtx_graphs_built']} of {result['graphs']} graphs without a GPU. "
         f"On a GPU: {result['gpu']}.",

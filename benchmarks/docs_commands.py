@@ -1,5 +1,5 @@
-"""The commands and the Python blocks of README and docs/, and how they are run: by the verbs themselves, in a folder
-that holds what the pages speak of, with budgets that are small enough for a test.
+"""The commands and the Python blocks of README and docs/. The verbs themselves run them, in a folder that holds what
+the pages presuppose, with budgets that are small enough for a test.
 """
 
 import functools
@@ -89,7 +89,7 @@ UNRUN = {
     r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
-    r"TRACKIO_DIR=": "needs trackio; tests/report/test_sinks.py tells a stand-in",
+    r"TRACKIO_DIR=": "needs trackio; tests/report/test_sinks.py uses a stand-in",
     r"optuna\b": "needs Optuna, and twenty runs",
     r"(MUJOCO_GL=egl )?vla-rl .*(robosuite|ogbench)/": "needs the suite; tests/examples/test_known_benchmarks.py",
     r"uv pip install -e .examples/benchmarks\[": "needs robosuite and OGBench; tests/examples skip without them",
@@ -180,8 +180,8 @@ def _run_module(module: str, *arguments: str) -> int:
 
 @contextmanager
 def workplace(folder: Path) -> Iterator[Path]:
-    """A folder that holds what the pages presuppose, as the working directory: the demo's run, tasks of one's own, a
-    dataset, recordings of an arm, and answers to what is asked at the terminal.
+    """Make a working directory that holds what the pages presuppose: the demo's run, tasks of one's own, a dataset,
+    recordings of an arm. Questions at the terminal get answers.
     """
     (folder / "runs").mkdir(parents=True)
     shutil.copytree(ROOT / "configs", folder / "configs")

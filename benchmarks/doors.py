@@ -1,5 +1,5 @@
-"""How much it takes to bring a part of one's own, how much there is to read and to set, and what a benchmark of others
-costs when it comes in by our door.
+"""The effort to add a part of one's own: lines to write, lines to read, options to set, and the cost of an adapted
+benchmark.
 """
 
 import argparse

@@ -22,7 +22,7 @@ from vla_rl.data.run_folder import RunFolder
 _EPISODES = (30, 60, 120)
 _EVALUATION_EPISODES = 1000
 _EVALUATED = f"budget.evaluation_episodes={_EVALUATION_EPISODES}"
-PRACTICES = {"alone": [], "bold": BOLD}  # the preset as it is, and with bold edits, in no haste
+PRACTICES = {"alone": [], "bold": BOLD}  # the unchanged preset, and full-step residuals without a time discount
 _WORSE = 0.03  # what counts as worse than the start
 
 

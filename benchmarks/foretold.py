@@ -1,8 +1,8 @@
-"""How many real episodes an evaluation saves where the chance of success is foretold of every start.
+"""Real episodes that an evaluation saves if the success of every start is predicted.
 
-What is foretold is the value of real outcomes at the first observation, learnt from the run's practice episodes. The
-bound is what the best forecast of a start could save: outcomes of the same start differ by the policy's own noise, and
-the part of their variance that starts explain (the intraclass correlation r) saves at most 1 / (1 - r).
+The prediction is the value of real outcomes at the first observation, learned from the run's practice episodes. The
+bound is the saving of the best prediction per start. Outcomes of one start differ by the policy's own noise. Starts
+explain a part r of the variance (the intraclass correlation), which saves at most 1 / (1 - r).
 """
 
 import functools
@@ -62,9 +62,9 @@ def table(result: dict[str, Any]) -> str:
     policies = result["foretold_policies"]
     saved, bounds = ([policy[name] for policy in policies] for name in ("saved", "bound"))
     return (
-        f"A forecast of each start by the value of real outcomes saves {result['real_episodes_saved_ratio']:.2f} times "
-        f"the real episodes of an evaluation ({min(saved):.2f} to {max(saved):.2f} over {len(policies)} policies); the "
-        f"best forecast of a start could save {result['real_episodes_saved_bound']:.2f} times ({min(bounds):.2f} to "
+        f"A prediction per start by the value of real outcomes saves {result['real_episodes_saved_ratio']:.2f} times "
+        f"the real episodes of an evaluation ({min(saved):.2f} to {max(saved):.2f} over {len(policies)} policies). The "
+        f"best prediction per start could save {result['real_episodes_saved_bound']:.2f} times ({min(bounds):.2f} to "
         f"{max(bounds):.2f})."
     )
 
@@ -176,8 +176,8 @@ def _explained_by_starts(config: RunConfig, policy: Path) -> float:
 
 
 def intraclass_correlation(groups: NDArray[np.float64]) -> float:
-    """The part of the variance of [G, K] numbers that their groups explain, by one-way analysis of variance (Shrout and
-    Fleiss 1979, ICC(1, 1)), at least 0.
+    """Return the part of the variance of [G, K] numbers that their groups explain, at least 0. One-way analysis of
+    variance (Shrout and Fleiss 1979, ICC(1, 1)).
     """
     within = float(groups.var(1, ddof=1).mean())
     between = max(0.0, float(groups.mean(1).var(ddof=1)) - within / groups.shape[1])

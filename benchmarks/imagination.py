@@ -1,11 +1,10 @@
 """What imagined branches add to practice without a person, at equal real episodes; nothing else differs.
 
-*With* is `imagined_edit`, *without* `unimagined`, which teaches and chooses as it does and has no residual, both
-measured by `python -m benchmarks outcomes`: the same supervised policies, practice seeds and evaluation seeds. Beside
-them stand pairs whose twin is in no haste, those of bold residuals, and those that teach their policy nothing. This
-gathers the pairs and measures the speed of branches. What is to blame for what imagination does not reach is read from
-the ladder and from the values of branches, see `benchmarks.ladder` and `benchmarks.branch_values`; whether it orders
-policies, from `benchmarks.policy_ranking`.
+*With* is `imagined_edit`, *without* `unimagined`, which has self-imitation and selection but no residual. `python -m
+benchmarks outcomes` measures both, with equal supervised policies, practice seeds and evaluation seeds. Further pairs
+have no time discount, full-step residuals, or no self-imitation. This gathers the pairs and measures the speed of
+branches. `benchmarks.ladder` and `benchmarks.branch_values` show which part limits imagination, and
+`benchmarks.policy_ranking` whether it orders policies.
 """
 
 import argparse
@@ -38,7 +37,7 @@ _UPDATES = 5
 
 @dataclass(frozen=True)
 class Pair:
-    """A run with imagination and its twin without.
+    """A run with imagination and its paired run without.
 
     Attributes:
         name: task and seed.
@@ -105,7 +104,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = [cell for cell in runs.read() if "method" in cell]
     twins = {prefix: find_twins(cells, *methods) for prefix, methods in PAIRED.items()}
     if not any(twins.values()):
-        raise UserError(f"{runs.folder} has no run with imagination that has a twin without; run `outcomes` first")
+        raise UserError(f"{runs.folder} has no run with imagination with a paired run without; run `outcomes` first")
     speed = Cells(options.out / "imagination", {"updates": _UPDATES}, options.policy)
     if options.policy is not None:
         speed.once("speed", lambda: _speed(options.policy))
@@ -194,9 +193,9 @@ def _table_of_pairs(result: dict[str, Any], prefix: str) -> str:
             *rows,
             "",
             f"After the first round imagination is worth {_told(pairs, 0, own.get('gain_p'))}, after the last one "
-            f"{_told(pairs, -1, own.get('gain_458_p'))}; real episodes to 80 %, with over without: "
+            f"{_told(pairs, -1, own.get('gain_458_p'))}. Real episodes to 80 %, with over without: "
             f"{own['real_episodes_ratio_to_80']:.2f} (a run that never gets there counts its whole budget), and "
-            f"{own['wall_clock_ratio_to_80']:.2f} of the processor time; processor time of the whole run "
+            f"{own['wall_clock_ratio_to_80']:.2f} of the processor time. Processor time of the whole run "
             f"{own['wall_clock_ratio']:.2f} times.",
         ]
     )
@@ -216,8 +215,8 @@ def _percents(curve: list[float]) -> str:
 
 
 def _speed(folder: Path) -> dict[str, float]:
-    """Chunks a second of imagination alone, without the updates of the residual, on one core: the policy's own draws,
-    the dynamics and the value at their default sizes. What they know does not matter here.
+    """Measure chunks a second of imagination alone on one core, without the updates of the residual: sampling, dynamics
+    and value at their default sizes. Their training does not matter here.
     """
     import torch
 

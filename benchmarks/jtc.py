@@ -124,9 +124,9 @@ def judge(way: Way) -> dict[str, float]:
     """How far the driven positions are from the line through the gate's commands, and how rough they are.
 
     Returns:
-        ``max`` and ``rms``, rad, of all joints; ``delay_ms`` from sending a command to being there, which these leave
-        out; ``acceleration`` and ``acceleration_rms``, rad/s^2, of what the hardware is told; ``beyond``, rad, how far
-        it goes past the last command when the node dies in a motion.
+        ``max`` and ``rms`` of all joints, rad, without the delay; ``delay_ms`` from sending a command to being there.
+        ``acceleration`` and ``acceleration_rms`` of the hardware's commands, rad/s^2. ``beyond``, rad: motion past the
+        last command when the node dies in a motion.
     """
     commands = commands_of_gate(way.commands_per_tick)
     times_s, driven = drive(way, commands)

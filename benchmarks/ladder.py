@@ -1,9 +1,9 @@
-"""The oracle ladder of imagination: practice in branches with learnt parts replaced by the truth, so that what is to
-blame is read from a table and never guessed.
+"""The oracle ladder of imagination: practice in branches with learned parts replaced by the truth. Its table shows
+which part limits practice.
 
-Every rung starts from the same supervised policy and the same real episodes, imagines as many chunks an update, and is
-played with the residual alone: no critic chooses. The truth is MuJoCo: every real step is played again to its state,
-and branches go on from there, with the pictures that the policy would see.
+Every rung starts from the same supervised policy and the same real episodes, and imagines as many chunks an update. It
+plays with the residual alone, without selection. The truth is MuJoCo. Every real step is played again to its state, and
+branches continue from there, with the policy's pictures.
 
 Example: python -m benchmarks imagination --parts ladder --seeds 0 1 2
 """
@@ -82,7 +82,7 @@ class TruthConfig:
 
 @dataclass(frozen=True)
 class TrueDynamicsLearning(ImaginedEditLearning):
-    """What `TrueDynamics` may be told."""
+    """Options of `TrueDynamics`."""
 
     truth: TruthConfig = field(default_factory=TruthConfig)
 
@@ -117,7 +117,7 @@ class TrueDynamics(ImaginedEdit):
 
 
 class TrueDynamicsLearntSuccess(TrueDynamics):
-    """`TrueDynamics` whose success within a chunk is what the learnt head foretells of it."""
+    """`TrueDynamics` whose success within a chunk is the learned head's prediction."""
 
     name = "true_dynamics_learnt_success"
 

@@ -1,10 +1,9 @@
-"""Samples a second of the learner, how much of a bare forward and backward pass it keeps, and how many times those of
-lerobot's trainer that is.
+"""Samples a second of the learner, compared with a bare forward and backward pass and with lerobot's trainer.
 
 The bare pass is the same network on one batch that lies ready in memory, without optimizer, data or averaging of
 weights. lerobot-train's step has the same network (our plug-in), batch size and episodes, as a LeRobotDataset of
-pictures, and like ours no loader processes; its update alone has a batch that lies ready. All alternate in short
-blocks, so that a busy machine slows all.
+pictures. Like ours it has no loader processes. Its update alone has a ready batch. All alternate in short blocks, so
+that a busy machine slows all.
 """
 
 import argparse

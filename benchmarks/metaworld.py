@@ -49,7 +49,7 @@ def table(result: dict[str, Any]) -> str:
     rows = [_row([cell for cell in cells if cell["task"] == task]) for task in sorted({cell["task"] for cell in cells})]
     note = (
         "Success pooled over the seeds, each with a supervised policy of its own, on "
-        f"{cells[0]['evaluation_episodes']} fixed held-out seeds [95 % Wilson interval of these very policies]; the "
+        f"{cells[0]['evaluation_episodes']} fixed held-out seeds [95 % Wilson interval of these very policies]. The "
         "gain is the mean over seeds [95 % bootstrap interval over seeds]. "
         f"{cells[0]['demonstrations']} demonstrations and {cells[0]['practice_episodes']} practice episodes a run. "
         f"One core a run, no GPU. {origin(cells)} Command: `{result['command']}`."

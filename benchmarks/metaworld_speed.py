@@ -120,8 +120,8 @@ def _expert_actions(env: Any) -> list[np.ndarray]:
 
 
 def _ablation(task: str) -> list[dict[str, Any]]:
-    """Milliseconds for two pictures, means over an episode, of each way of drawing; EGL's where MuJoCo was told to use
-    it (``MUJOCO_GL=egl``) and it loads.
+    """Measure milliseconds for two pictures, means over an episode, of each way of drawing. EGL counts only
+    with ``MUJOCO_GL=egl``, where it loads.
     """
     import gymnasium
 
@@ -157,7 +157,7 @@ def _raycast_ways(env: Any) -> dict[str, Callable[[], Any]]:
     renderers = {
         "raycast, the benchmark's meshes": RaycastRenderer(model, data, cameras, IMAGE_SIZE),
         "raycast, hulls as meshes": RaycastRenderer(coarse, data, cameras, IMAGE_SIZE),
-        "raycast, hulls by their planes (as it is)": RaycastRenderer(coarse, data, cameras, IMAGE_SIZE, LINKS),
+        "raycast, hulls by their planes (in use)": RaycastRenderer(coarse, data, cameras, IMAGE_SIZE, LINKS),
     }
     return {name: _drawing(renderer, data, cameras) for name, renderer in renderers.items()}
 
@@ -190,7 +190,7 @@ def _egl_ways(env: Any) -> dict[str, Callable[[], Any]]:
     return {
         "egl, MuJoCo's own settings": draw_plainly,
         "egl, without shadows, reflections, sky, multisampling": _drawing(lean, data, cameras),
-        "egl, and hulls (as it is)": _drawing(coarse, data, cameras),
+        "egl, and hulls (in use)": _drawing(coarse, data, cameras),
         "egl, of which both scene updates": update_scenes,
         "egl, of which both readings": read_pixels,
     }

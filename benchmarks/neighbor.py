@@ -1,5 +1,5 @@
-"""Supervised learning of the preset `alone` on two cores, idle and beside a process that keeps one of them busy:
-threads that spin while they wait, in float32, against threads that soon sleep, in `precision: auto`.
+"""Supervised learning of the preset `alone` on two cores, idle and beside a busy process. Threads that spin while they
+wait, in float32, against threads that soon sleep, in `precision: auto`.
 
 Each variant is a process of its own, since OpenMP reads how its threads wait once. All train the same network on the
 same episodes and take turns in short blocks; of each the best block counts. They and the neighbor share two cores, so

@@ -2,7 +2,7 @@
 
 Per task and seed all methods start from the same supervised policy and get the same number of real episodes. A cell is
 one run; finished cells are kept in OUT/outcomes/, so that the table fills up bit by bit. Cells that have not been run
-are left out. A run of 1,200 episodes begins with the rounds of its twin of 450, where that has been kept.
+are left out. A run of 1,200 episodes begins with the rounds of its paired run of 450, where that exists.
 """
 
 import argparse
@@ -296,7 +296,7 @@ def after_each_third(played: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
     """Practice from the supervised policy of a cell's task and seed, with changes to the config of practice alone, or
-    go on with that run; returns the seconds of processor time that it took now.
+    continue that run. Return the seconds of processor time of this call.
     """
     return run_verb(_practice(cell, runs, changes), runs / cell.name)
 
@@ -312,8 +312,8 @@ def _without_search(run: Path) -> dict[str, float]:
 
 
 def _speed(base: Path) -> dict[str, float]:
-    """How many times as fast as one after the other so many episodes are that take turns, with pictures only where a
-    chunk is planned; on this core, in this process.
+    """Return the speed-up of episodes that take turns, with pictures only where a chunk is planned, over one after the
+    other. On this core, in this process.
     """
     import torch
 

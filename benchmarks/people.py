@@ -1,4 +1,4 @@
-"""People as they are: who makes the most of slow, late and hesitant demonstrators and supervisors, at equal budget.
+"""Imperfect people: algorithms with slow, late and hesitant demonstrators and supervisors, at equal budget.
 
 Per condition (who demonstrates and takes over), task and seed, all methods start from the same demonstrations and the
 same supervised policy. A cell is one run; finished cells are kept in OUT/people/, so that the table fills up bit by
@@ -45,8 +45,8 @@ _OURS = [  # as many gradient steps of the policy as the others; those of the cr
     *_CUT,
     "learning.discount=0.997",
 ]
-_BY_PEOPLE = [*_OURS, "learning.mixture.rollouts=0"]  # taught what people show alone, as HG-DAgger is
-_MARKS_OFF = ["takeover.options.mark_jitter_s=0.5"]  # by up to ten steps, whoever sets them
+_BY_PEOPLE = [*_OURS, "learning.mixture.rollouts=0"]  # imitates people's steps only, as HG-DAgger does
+_MARKS_OFF = ["takeover.options.mark_jitter_s=0.5"]  # by up to ten steps, for every person
 _SELDOM = ["takeover.options.rescue_probability=0.2"]
 _FOR_PEOPLE = [
     *_CUT,
@@ -220,8 +220,8 @@ def habits(result: dict[str, Any]) -> str:
     """Markdown: the operators themselves."""
     found: list[dict[str, Any]] = result["habits"]
     note = (
-        f"{people_habits.EPISODES} demonstrations each, the same starts, difficulty {people_habits.DIFFICULTY}; steps: "
-        "mean ± standard deviation of successes; without motion: the reaction at the start too, of which half a second "
+        f"{people_habits.EPISODES} demonstrations each, the same starts, difficulty {people_habits.DIFFICULTY}. Steps: "
+        "mean ± standard deviation of successes. Without motion: the reaction at the start too, of which half a second "
         "is 10 steps of our tasks and 40 of Meta-World. "
         f"{origin(found)} Command: `python -m benchmarks people --habits`."
     )
@@ -354,8 +354,8 @@ def smooth_half(episodes: Path, out: Path) -> Path:
 
 
 def dimensionless_jerk(positions: Any) -> float:
-    """The integral of squared jerk along a path [T, A], times its duration to the fifth over its length squared: the
-    same for a motion that is slower or larger, more for one with stops.
+    """Return the dimensionless jerk of a path [T, A]: the integral of squared jerk, times duration to the fifth over
+    length squared. It is the same for a slower or larger motion, and larger for one with stops.
     """
     path = np.asarray(positions, np.float64)
     length = np.linalg.norm(np.diff(path, axis=0), axis=1).sum()

@@ -82,8 +82,8 @@ def table(cells: list[dict[str, Any]]) -> str:
 
 
 def picture(stills: Path, film: Path, seed: int = 7) -> None:
-    """One start of the default task that all solve: key frames and hands' paths of everybody, and a film of all side by
-    side, who stand still when they are done.
+    """Draw one start of the default task that all solve: key frames and hands' paths of each operator. A film shows all
+    side by side; finished ones stand still.
     """
     task = next(iter(TASKS))
     env: Any = gymnasium.make(task, difficulty=DIFFICULTY, image_size=96, renderer="raycast").unwrapped

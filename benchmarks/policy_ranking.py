@@ -1,4 +1,4 @@
-"""Does what is foretold of policies order them as reality does?
+"""Does the predicted success of policies order them as reality does?
 
 Two runs of practice alone start from one supervised policy and practice in different ways (`outcomes`). The real
 episodes of each run predict the success of the other run's policies (`vla_rl.training.policy_ranking`), which did not
@@ -20,18 +20,18 @@ from benchmarks.statistics import bootstrap_interval
 from vla_rl.data.run_folder import RunFolder
 
 TWINS = {"imagined_edit": "unimagined", "unimagined": "imagined_edit"}
-"""Whose policies are foretold -> whose episodes are lent."""
+"""Run of the predicted policies -> run of the lent episodes."""
 EPISODES = 200
 
 
 def open_cells(out: Path) -> Cells:
-    """The policies that have been foretold."""
+    """The policies with a prediction."""
     return Cells(out / "policy-ranking", {"lent_by": TWINS, "episodes": EPISODES})
 
 
 def measure(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
-    """Foretell the policies of all finished runs of these seeds whose twins are finished; what has been foretold
-    stays.
+    """Predict the policies of all finished runs of these seeds whose paired runs are finished. Existing predictions
+    stay.
     """
     folder = runs / outcomes.open_cells(out).digest
     for seed, (method, twin) in itertools.product(seeds, TWINS.items()):
@@ -63,9 +63,10 @@ def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[st
 
 
 def keys(found: list[dict[str, Any]]) -> dict[str, Any]:
-    """What imagination.json gets of the cells, nothing of fewer than three: correlations over all policies, each less
-    its task's mean; how much real success a wrong order costs, the mean over tasks; what is foretold less what they
-    made, as it is and in either direction.
+    """Return the part of imagination.json; nothing for fewer than three cells.
+
+    It holds correlations over all policies, each less its task's mean, and the real success that a wrong order costs,
+    the mean over tasks. Also predicted less real success, signed and in either direction.
     """
     if len(found) < 3:
         return {}
@@ -87,12 +88,12 @@ def keys(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _rates(found: list[dict[str, Any]]) -> NDArray[np.float64]:
-    """Real and foretold success, [N, 2]."""
+    """Return real and predicted success, [N, 2]."""
     return np.array([(cell["real"], cell["foretold"]) for cell in found])
 
 
 def _centred(found: list[dict[str, Any]]) -> NDArray[np.float64]:
-    """Real and foretold success, [N, 2], without their means over each task."""
+    """Return real and predicted success, [N, 2], without their means over each task."""
     rates = _rates(found)
     tasks = np.array([cell["task"] for cell in found])
     for task in set(tasks):
@@ -101,8 +102,8 @@ def _centred(found: list[dict[str, Any]]) -> NDArray[np.float64]:
 
 
 def mean_maximum_rank_violation(real: NDArray[np.floating], foretold: NDArray[np.floating]) -> float:
-    """How much real success a wrong order costs: for each policy the largest difference to one that is foretold to be
-    on the wrong side of it, on average (MMRV of SIMPLER, arXiv 2405.05941). 0 where the order is right.
+    """Return the real success that a wrong order costs. It is the mean over policies of the largest difference to one
+    that is predicted on its wrong side (MMRV of SIMPLER, arXiv 2405.05941). 0 where the order is right.
     """
     wrong = (real[:, None] < real) != (foretold[:, None] < foretold)
     return float((np.abs(real[:, None] - real) * wrong).max(1).mean())
@@ -123,7 +124,7 @@ def _spearman(rates: NDArray[np.float64]) -> float:
 def table(result: dict[str, Any]) -> str:
     """Markdown: a row of each run."""
     found = result["foretold_ranking"]
-    rows = ["| policies of | episodes of | after each round: made | foretold |", "|---|---|---|---|"]
+    rows = ["| policies of | episodes of | after each round: real | predicted |", "|---|---|---|---|"]
     for task, seed, method in sorted({(cell["task"], cell["seed"], cell["method"]) for cell in found}):
         own = [cell for cell in found if (cell["task"], cell["seed"], cell["method"]) == (task, seed, method)]
         own.sort(key=lambda cell: cell["version"])
@@ -134,10 +135,10 @@ def table(result: dict[str, Any]) -> str:
         [
             *rows,
             "",
-            f"{len(found)} policies that have played none of the episodes, each less its task's mean: Pearson "
+            f"{len(found)} policies that have played none of the episodes, each less its task's mean. Pearson "
             f"{result['ranking_unseen_pearson']:.2f} [{low:.2f}, {high:.2f}, bootstrap over policies], Spearman "
             f"{result['ranking_unseen_spearman']:.2f}, mean maximum rank violation {100 * result['mmrv']:.0f} points. "
-            f"What is foretold lies {result['foretold_gap_points']:+.0f} points from what they made on average, and "
+            f"Predictions lie {result['foretold_gap_points']:+.0f} points from real success on average, and "
             f"{result['foretold_error_points']:.0f} in either direction.",
         ]
     )

@@ -46,7 +46,7 @@ PATIENT = ["learning.discount=1"]
 WHOLE_EDITS = ["learning.best_of_n.graded_residual=false", "learning.best_of_n.ood_penalty=0"]
 BOLD = [*PATIENT, *WHOLE_EDITS]
 _UNTAUGHT = [*BOLD, "learning.distill_steps=0", "learning.actor.precision=float32"]
-_TAUGHT = [  # as `imagined_edit` teaches
+_TAUGHT = [  # as `imagined_edit` imitates
     "learning.distill_steps=400",
     "learning.actor.batch_size=128",
     "learning.actor.warmup_steps=50",
@@ -62,7 +62,7 @@ METHODS = {
     "bold_1200": [*BOLD, "budget.rounds=8"],
     "bold_hurried": WHOLE_EDITS,
     "untaught": _UNTAUGHT,
-    "edit": [*_UNTAUGHT, "learning.best_of_n.num_samples=1"],  # without choosing; teaching alone is filtered_bc
+    "edit": [*_UNTAUGHT, "learning.best_of_n.num_samples=1"],  # without selection; self-imitation alone is filtered_bc
     # All of ours but the edit that imagination practices; candidates are moved by chance.
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],

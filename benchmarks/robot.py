@@ -1,7 +1,7 @@
 """The policy node under faults at random moments, with an observer outside; its refusals, its success and its timing.
 
 Cells in OUT/robot/ resume: a finished one is not run again. ``--soak-minutes 480`` is the 8-hour soak. Needs a
-sourced ROS 2, or the group ros-test. Without --run the scripted expert acts, in a twin of the world.
+sourced ROS 2, or the group ros-test. Without --run the scripted expert acts, in a copy of the world.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""The same policy, executor, gate and seeds as over topics, without topics; answers come one tick late, as there."""
+"""The policy, executor, gate and seeds of the runs over topics, without topics. Answers come one tick late, as
+there."""
 
 from collections.abc import Sequence
 from dataclasses import replace

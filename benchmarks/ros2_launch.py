@@ -36,7 +36,7 @@ def install(folder: Path) -> Path:
 
 
 class Launch:
-    """See the module.
+    """The launch of the page as a process.
 
     Args:
         prefix: where the ament package is installed.
@@ -112,7 +112,7 @@ class Launch:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the launch."""
     config = json.loads(sys.argv[1])
     prefix = install(Path(config.pop("folder")))
     os.environ["AMENT_PREFIX_PATH"] = f"{prefix}:{os.environ.get('AMENT_PREFIX_PATH', '')}"

@@ -247,7 +247,7 @@ def make_rig(config: TrialsConfig) -> Rig:
 
 
 def main() -> int:
-    """See the module."""
+    """Run the trials."""
     config = TrialsConfig(**json.loads(sys.argv[1]))
     with make_rig(config) as rig:
         result = Trials(config, rig).run()

@@ -49,8 +49,8 @@ class Cell:
 
 
 def in_float32(preset: str, changes: Sequence[str] = ()) -> list[str]:
-    """Return the changes to a preset that keep the precision in which its published cells were measured: float32, the
-    default of then of every algorithm but `imagined_edit`. Later changes may name another one.
+    """Return the changes to a preset that keep the precision of its published cells: float32, the earlier default of
+    every algorithm but `imagined_edit`. Later changes may name another one.
     """
     from vla_rl.algorithms.imagined_edit import ImaginedEditLearning
     from vla_rl.core.registry import find

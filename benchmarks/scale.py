@@ -1,6 +1,5 @@
-"""How practice scales: collectors that wait for a robot, a cluster without a shared disk whose nodes are killed, and
-playing while learning, and the demo against an older commit; beside them the learner's ratios, as the benchmark
-``learner`` has measured them.
+"""How practice scales: collectors that wait for a robot, a cluster without a shared disk whose nodes are killed,
+playing while learning. Also the demo against an older commit, and the learner's ratios of the benchmark ``learner``.
 
 Example: python -m benchmarks scale
          python -m benchmarks scale --parts async demo --seeds 0 1 2 3 4
@@ -84,7 +83,7 @@ def table(result: dict[str, Any]) -> str:
     if "node_kills_survived" in result:
         told.append(
             f"On a Ray cluster whose nodes share no disk with the learner, {result['node_kills_survived']} nodes were "
-            f"killed while they played; every episode came, {'the same' if result['ray_no_shared_disk_ok'] else 'not'} "
+            f"killed while they played. Every episode came, {'the same' if result['ray_no_shared_disk_ok'] else 'not'} "
             "bit by bit."
         )
     if "async_speedup" in result:

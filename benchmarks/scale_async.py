@@ -1,9 +1,9 @@
-"""Collectors that play while the learner learns, against taking turns: the same supervised policy, as many episodes and
-gradient steps, one process that learns and one that plays.
+"""Collectors that play while the learner learns, against taking turns. Both have the same supervised policy, as many
+episodes and gradient steps, one process that learns and one that plays.
 
-Where both go on at once rounds are a third as long: a policy that is one round older is then little older, and nobody
-waits for a round's end. Every round is evaluated, so the way with nine of them plays three times as many evaluation
-episodes: its seconds carry that too. Success is compared over seeds.
+Where both work at once, rounds are a third as long. A policy that is one round older is then little older, and no
+process waits for a round's end. Every round is evaluated, so the way with nine of them plays three times as many
+evaluation episodes: its seconds carry that too. Success is compared over seeds.
 """
 
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The demo's practice as an older commit runs it, against now: the same seeds, gradient samples and episodes, one run
-after the other on one machine, and the one that begins alternates.
+"""The demo's practice at an older commit, against now. Both have the same seeds, gradient samples and episodes, one run
+after the other on one machine, in alternating order.
 
 The older commit's sources run in this environment. Practice alone, which it did not have, is left out.
 """

@@ -1,4 +1,4 @@
-"""Meta-World tasks with a state dimension that hardly moves in the demonstrations and moves in practice: success with
+"""Meta-World tasks with a state dimension that hardly moves in the demonstrations and moves in practice. Success with
 and without the least scale and the input limit of `vla_rl.core.normalization`.
 
 Cells are kept in OUT/scale-floor/: an interrupted benchmark goes on where it was.

@@ -1,8 +1,8 @@
 """One policy for three tasks of one scene: does the sentence decide, and what does practice without a person add?
 
 Three cubes, and a sentence that names the one that belongs in the tray. Every start of the evaluation is played under
-all three sentences, so that a policy which does not read makes at most one of three, whatever else it can. Per seed a
-supervised policy practices all three tasks at once. Finished cells are kept in OUT/sentences/.
+all three sentences. A policy that does not read makes at most one of three. Per seed a supervised policy practices all
+three tasks at once. Finished cells are kept in OUT/sentences/.
 """
 
 import argparse
@@ -133,7 +133,7 @@ def table(result: dict[str, Any]) -> str:
             shown.append(f"{successes.mean():.0%} [{100 * low:.0f}, {100 * high:.0f}]")
         rows.append(f"| {names[kind]} | {' | '.join(shown)} | {len(cells)} |")
     note = (
-        f"Success [95 % Wilson interval], {_STARTS} starts, each under all three sentences: the pictures are the same, "
+        f"Success [95 % Wilson interval], {_STARTS} starts, each under all three sentences. The pictures are the same, "
         f"and a policy that does not read them makes one of three. 24 demonstrations. {origin(cells)} Command: "
         f"`{result['command']}`."
     )

@@ -1,11 +1,11 @@
 """The simulated tasks: speed beside bare MuJoCo, and how often the scripted experts and supervisors succeed.
 
-Speed: bare MuJoCo takes the actions of one expert episode from its start, with the same substeps, and draws the same
-two cameras with the same renderer; environment and bare MuJoCo alternate episode by episode, so that a busy machine
-slows both.
+Speed: bare MuJoCo takes the actions of one expert episode from its start, with the same substeps. It draws the same two
+cameras with the same renderer. Environment and bare MuJoCo alternate episode by episode, so that a busy machine slows
+both.
 
-Skill: the expert alone, and the supervisor beside a policy that is the expert until a moment drawn at random and from
-then on does not move. Every seed is another start.
+Skill: the expert alone, and the supervisor beside a policy that is the expert until a random moment and then stands
+still. Every seed is another start.
 """
 
 import argparse
@@ -77,8 +77,7 @@ def _skill_table(skills: list[dict[str, Any]]) -> list[str]:
     ]
     note = (
         "Successes of episodes on different seeds [95 % Wilson interval]. The supervisor watches a policy that is the "
-        "expert until a moment drawn at random and does not move after it; counted are the episodes in which he took "
-        "over, to go on to their end."
+        "expert until a random moment and does not move after it. The episodes with a takeover count, to their end."
     )
     return [*head, *rows, "", note]
 

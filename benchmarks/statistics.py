@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         mean: of all episodes.
-        interval: 95 %, Wilson's for so many episodes as it is worth.
+        interval: 95 %, Wilson's for its effective number of episodes.
         saved: how many times as many real episodes alone would have had to be to be as certain.
     """
 
@@ -55,8 +55,8 @@ class Estimate(NamedTuple):
 
 
 def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: NDArray[Any]) -> Estimate:
-    """A success rate from few real episodes and what is foretold of many starts (control variate; prediction-powered
-    inference, arXiv 2311.01453):
+    """Estimate a success rate from few real episodes and predictions for many starts (control variate;
+    prediction-powered inference, arXiv 2311.01453):
 
         p = mean_i [Y_i - b_i (F_i - mean F')],   b = Cov(Y, F) / (Var(F) (1 + n / N))
 
@@ -64,7 +64,7 @@ def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: ND
 
     Args:
         outcome: Y, [n], 1 or 0, of real episodes.
-        foretold: F, [n], any number that was foretold of the same starts, from nothing that came of these episodes.
+        foretold: F, [n], predictions of any kind for the same starts, independent of these episodes' outcomes.
         elsewhere: F', [N], of further starts from the same distribution.
 
     Raises:
@@ -74,7 +74,7 @@ def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: ND
     n, further = len(y), len(others)
     if n < 3 or f.shape != y.shape or not further or not all(np.isfinite(part).all() for part in (y, f, others)):
         raise UserError(
-            f"found {n} real episodes, {len(f)} foretold and {further} foretold elsewhere; expected at least three "
+            f"found {n} real episodes, {len(f)} predictions and {further} elsewhere; expected at least three "
             "episodes with one finite number each, and further starts"
         )
     # Sums without episode i: deviations from the mean of the others are n / (n - 1) of those from the mean of all.

@@ -1,7 +1,7 @@
 """Tables in the README and the docs, generated from docs/results/*.json so that no figure is ever copied by hand.
 
-A page marks a table's place with ``<!-- results: NAME -->`` and ``<!-- end of results -->``; what stands between is
-replaced by what the benchmark's function ``table`` makes of its results, or the function after a dot: ``NAME.summary``.
+A page marks a table's place with ``<!-- results: NAME -->`` and ``<!-- end of results -->``. The result of the
+benchmark's function ``table``, or of the function after a dot (``NAME.summary``), replaces the text between.
 """
 
 import importlib
@@ -24,7 +24,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def with_tables(text: str, results: Path, only: str | None = None) -> str:
-    """A page's text with the tables of all benchmarks, or of one, renewed. What has not been run is said to be so."""
+    """A page's text with the tables of all benchmarks, or of one, renewed. Missing results are named as such."""
 
     def render(place: re.Match[str]) -> str:
         if only not in (None, place["name"]):

@@ -1,7 +1,7 @@
 """What a world model is worth: following of actions, horizons, rewards. Read by the state probe, never by PSNR.
 
-Horizon curves and action following start from moments of held-out real episodes; imagination gets the actions that were
-really sent (or, to see whether it listens, those of another episode), and the probe reads the imagined pictures.
+Horizon curves and action following start from moments of held-out real episodes. Imagination gets the sent actions, or
+those of another episode, to test whether it follows them. The probe reads the imagined pictures.
 """
 
 from collections.abc import Sequence
@@ -107,9 +107,9 @@ def horizon_curves(
         config: the windows.
 
     Returns:
-        ``horizons``, ``windows``, and for each name in ``points`` the lists ``true`` (open loop, the actions sent),
-        ``shuffled`` (those of another window), ``persistence`` (the last real frame), ``teacher_forced`` (one step
-        ahead, every step from reality) and ``ratio`` (true / shuffled); and ``state``: the error of the imagined
+        ``horizons``, ``windows``, and lists for each name in ``points``: ``true`` (open loop, the actions sent),
+        ``shuffled`` (those of another window) and ``persistence`` (the last real frame). Also ``teacher_forced`` (one
+        step ahead, every step from reality) and ``ratio`` (true / shuffled). ``state`` is the error of the imagined
         proprioception, root mean square over dimensions, in their standard deviations.
     """
     config = config or HorizonConfig()

@@ -1,7 +1,7 @@
 """The state probe: reads where things are from pictures, real, rebuilt or imagined. What a world model is judged by.
 
-PSNR cannot tell a world model from a still picture; the error of a probe can. The probe is trained on real pictures and
-true positions, which only a simulator or a motion-capture system knows, and it is never shown to the world model.
+PSNR cannot distinguish a world model from a still picture; the error of a probe can. The probe is trained on real
+pictures and true positions, which only a simulator or a motion-capture system knows. The world model never uses it.
 """
 
 from collections.abc import Callable, Sequence

@@ -87,7 +87,7 @@ def missing(cells: Sequence[Cell], store: Cells, episodes: int) -> list[Cell]:
 
 
 def measure(cells: Sequence[Cell], store: Cells, runs: Path, task: TaskConfig, episodes: int, jobs: int) -> None:
-    """Measure cells, several at a time, and keep each as soon as it is done."""
+    """Measure cells, several at a time, and keep each once it is done."""
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         waiting = {
             pool.submit(

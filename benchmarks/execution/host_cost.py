@@ -1,10 +1,10 @@
 """What a tick costs the control process: executor and gate of ours, against the host path of lerobot's rollout loop.
 
 They alternate in short blocks, so that a busy machine slows all of them. None includes inference, nor the robot's own
-reading and writing. lerobot's path is its own code (observation processor, dataset frame, engine, interpolator,
-dictionary of actions, action processor, locked robot) with either of its two engines: ``sync``, its default, at ticks
-at which the policy's queue holds an action, and ``rtc``, whose queue is filled by a thread. Neither has a gate; ours
-has the full one, with velocity, acceleration and jerk limits.
+reading and writing. lerobot's path is its own code: observation processor, dataset frame, engine, interpolator,
+dictionary of actions, action processor, locked robot. It has two engines. ``sync``, the default, is measured at ticks
+at which the policy's queue holds an action. A thread fills the queue of ``rtc``. Neither has a gate; ours has the full
+one, with velocity, acceleration and jerk limits.
 """
 
 import time

@@ -1,8 +1,8 @@
 """Jitter of the control period under inference: in a process of its own against a thread of the control process.
 
-The same mock robot at 50 Hz, the same loop, gate and policy; the two alternate in attempts of a few seconds. What
-matters is that Python holds the interpreter between a network's operations, and that inference hardly rests: a small
-policy takes as many steps through its flow as a large one has layers.
+The same mock robot at 50 Hz, the same loop, gate and policy; the two alternate in attempts of a few seconds. Python
+holds the interpreter between a network's operations, and inference hardly rests. A small policy therefore takes as many
+steps through its flow as a large one has layers.
 
 Jitter is how far a period is from its 20 ms. The ratio of whole periods would say nothing: a loop that keeps its rate
 at all has periods near 20 ms.
@@ -90,7 +90,8 @@ class Periods(Subscriber):
         self.count += 1
 
     def periods_ms(self) -> np.ndarray:
-        """float [N], without the first few steps of the attempt, and without the last: it is told after the braking."""
+        """Return float [N], without the first few steps of the attempt, and without the last, which follows the
+        braking."""
         return np.diff(self._times_ns[10 : self.count - 1]) * 1e-6
 
 

@@ -35,8 +35,8 @@ class Motion(Subscriber):
         self._chunks.append(int(step.extras["chunk_id"]) if step.source is Source.POLICY else -1)
 
     def measures(self) -> dict[str, float]:
-        """Of all attempts: ``seam_ratio``, the 99th percentile of the jumps at seams over the median jump within
-        chunks; ``within_ratio``, the same of the jumps within; and the root mean square jerk of the command, in the
+        """Measure all attempts. ``seam_ratio`` is the 99th percentile of the jumps at seams over the median jump within
+        chunks, ``within_ratio`` that of the jumps within. Also the root mean square jerk of the command, in the
         action's units per second^3.
         """
         self.begin()

@@ -17,7 +17,8 @@ _MARKS = "osD^v<>PX"
 
 
 def draw(result: dict[str, Any], folder: Path) -> None:
-    """``execution-success.svg`` and ``execution-motion.svg``; a picture whose cells are missing is left as it is."""
+    """Draw ``execution-success.svg`` and ``execution-motion.svg``; a picture whose cells are missing stays
+    unchanged."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -1,5 +1,5 @@
-"""The policies that the strategies run on: one per variant of training, from the same demonstrations and with the same
-number of gradient steps, each a run of ``vla-rl train`` of its own that resumes where it was.
+"""The policies of the strategies: one per variant of training, from the same demonstrations and with the same number of
+gradient steps. Each is a resumable run of ``vla-rl train``.
 """
 
 import sys

@@ -1,5 +1,5 @@
-"""Damaged, hostile and full: mutated files of every kind through the functions that read them and through the command
-line, every verb with every fault of its surroundings, and training that is killed.
+"""Damaged, hostile and full: mutated files of every kind go through their readers and the command line. Every verb
+meets every fault of its surroundings, and training is killed.
 
 Each block is kept in OUT/hostile/ when it is measured; blocks that are there are not measured again.
 """
@@ -113,7 +113,7 @@ def table(result: dict[str, Any]) -> str:
     rows = [
         ("mutated files", f"{result['trials']} ({kinds})"),
         ("tracebacks and internal errors", result["tracebacks"]),
-        ("changes that nobody was told of", result["silent_changes"]),
+        ("silent changes", result["silent_changes"]),
         ("executed code", result["code_executed"]),
         ("largest growth of memory for a refused file", f"{result['largest_growth_mb']:.0f} MB"),
         ("verbs by faults of their surroundings, one line each", f"{refused} of {result['cells_of_verbs']}"),

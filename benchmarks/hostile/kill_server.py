@@ -21,7 +21,7 @@ from vla_rl.cli.main import main
 
 
 def _serve(folder: Path) -> None:
-    """A line begins a training, the next one reaps it: until then its id belongs to nobody else."""
+    """A line begins a training, the next one reaps it. Until then no other process gets its id."""
     torch.set_num_threads(1)
     log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for line in sys.stdin:

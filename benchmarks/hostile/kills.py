@@ -1,5 +1,5 @@
-"""Training that is killed: a tiny fine-tuning is killed with kill -9 or SIGTERM at random moments, goes on, and has to
-end in the very weights of one that was left alone.
+"""Training that is killed: a tiny fine-tune gets kill -9 or SIGTERM at random moments, and continues. It must end in
+the weights of an uninterrupted one.
 
 `benchmarks.hostile.kill_server` forks the processes, so that a kill costs no import of torch.
 """
@@ -75,7 +75,7 @@ def _run(server: "subprocess.Popen[str]", name: str, kill: tuple[signal.Signals,
     started_s = time.perf_counter()
     if kill is not None:
         time.sleep(kill[1])
-        os.kill(process, kill[0])  # the server has not reaped it: the id is nobody else's
+        os.kill(process, kill[0])  # the server has not reaped it: no other process has the id
     server.stdin.write("\n")
     return int(server.stdout.readline()), time.perf_counter() - started_s
 

@@ -1,7 +1,7 @@
 """Every kind of file that comes from outside: how a small one is made, and the function of the verbs that reads it.
 
-What a reader makes of a folder is a fingerprint over all of it: where a mutated folder is accepted and has another one,
-something was changed in silence.
+A reader's result of a folder has a fingerprint. An accepted mutated folder with another fingerprint was changed in
+silence.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class Kind:
 
 
 def fingerprint(*parts: Any) -> str:
-    """A digest over plain data, dataclasses and arrays; their ``repr`` tells all but arrays apart."""
+    """Return a digest over plain data, dataclasses and arrays; their ``repr`` distinguishes all but arrays."""
     sha = hashlib.sha256()
     for part in parts:
         sha.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())

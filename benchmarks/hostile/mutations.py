@@ -139,7 +139,7 @@ def lying_header(content: bytes, chance: random.Random) -> bytes:
 
 
 def repacked(content: bytes, chance: random.Random) -> bytes:
-    """A zip that is whole, with one member mutated: no CRC tells."""
+    """Return a valid zip with one member mutated, which no CRC shows."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     name = chance.choice(sorted(members))
@@ -181,7 +181,7 @@ def lying_zip(content: bytes, chance: random.Random) -> bytes:
 
 
 def hostile_yaml(content: bytes, chance: random.Random, mark: Path) -> tuple[str, bytes]:
-    """A config that nobody means: always to be refused."""
+    """A nonsensical config, always to be refused."""
     laughs = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
     bombs: dict[str, bytes] = {
         "python tag": f"x: !!python/object/apply:builtins.open ['{mark}', w]\n".encode(),

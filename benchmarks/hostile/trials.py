@@ -146,7 +146,7 @@ def _memory_mb(field: str) -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError(f"this system does not tell {field}")
+    raise RuntimeError(f"this system does not report {field}")
 
 
 if __name__ == "__main__":

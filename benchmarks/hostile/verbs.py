@@ -178,8 +178,8 @@ def _in_child(argv: list[str], no_more_files: bool) -> tuple[int, str]:
 
 
 def effective_capabilities(change: Callable[[int], int]) -> int:
-    """Change the effective capabilities of this thread; gives those before. Root can put some aside, as nobody else has
-    them, and take them back.
+    """Change the effective capabilities of this thread; gives those before. Root can put some aside for itself alone,
+    and take them back.
     """
 
     class Header(ctypes.Structure):

@@ -38,8 +38,8 @@ _COLUMN_TITLES = {
     "demonstration": "A demonstration",
 }
 _TELLING = (
-    "A success, nobody took over",
-    "A failure, nobody took over",
+    "A success without a takeover",
+    "A failure without a takeover",
     "A person repairs and hands back",
     "A person finishes",
 )

@@ -98,7 +98,7 @@ def draw_gate() -> Any:
 
 
 def draw_label_bias() -> Any:
-    """The value of the initial state that the labels teach, over the share of failures that a person rescues."""
+    """Draw the value of the initial state by the labels, over the share of failures that a person rescues."""
     figure = new_figure(6.2, 3.5)
     axes = figure.add_axes((0.1, 0.14, 0.87, 0.76))
     rescued = np.linspace(0, 1, 101)

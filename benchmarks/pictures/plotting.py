@@ -13,7 +13,7 @@ from vla_rl.core.types import Source
 DPI = 150
 INK, MUTED, RULE, POLICY, WEIGHT = "#1b1f24", "#5f6873", "#e3e5e8", "#1764c8", "#c2571a"
 GOOD, BAD, HUMAN, DEMO, NOTHING = "#12805c", "#c3381c", "#e08a00", "#7b4fd6", "#eceef0"
-# Backgrounds that tell who acted.
+# Backgrounds that show the actor.
 SHADES = {Source.POLICY: "#eef4fc", Source.HUMAN: "#f9dfb5", Source.DEMO: "#e4dafa", Source.HOLD: "#dddfe2"}
 
 
@@ -66,7 +66,7 @@ def _following_the_system(svg: str) -> str:
 
 
 def _inverted(color: str) -> str:
-    """The same hue on a dark page: paper becomes dark and ink light, and what lies between stays readable."""
+    """Return the hue on a dark page: paper becomes dark and ink light, and colors between stay readable."""
     hue, lightness, saturation = colorsys.rgb_to_hls(*(int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)))
     rgb = colorsys.hls_to_rgb(hue, 0.66 if 0.3 < lightness < 0.8 else 0.96 - 0.85 * lightness, saturation)
     return "#" + "".join(f"{round(255 * value):02x}" for value in rgb)

@@ -68,8 +68,8 @@ def test_the_newest_episode_of_every_kind_is_shown(run_dir: Path):
     store.add(make_episode("round009-00000", 30, True, demo=True))
     found = {kind: episode.episode_id for kind, episode in _telling_episodes(store)}
     assert found == {
-        "A success, nobody took over": "round002-00000",
-        "A failure, nobody took over": "round001-00001",
+        "A success without a takeover": "round002-00000",
+        "A failure without a takeover": "round001-00001",
         "A person repairs and hands back": "round001-00002",
         "A person finishes": "round000-00000",
     }

@@ -1,5 +1,5 @@
-"""Speed of policies and world models on a GPU: chunks a second by every backend, samples a second of the
-learner and its share of the arithmetic. Also imagined frames a second, and the delay of new weights.
+"""Speed of policies and world models on a GPU: chunks a second by every backend, and the learner's samples a second and
+share of arithmetic. Also imagined frames a second, and the delay of new weights.
 
 Weights are random, of the true sizes; "450M" is the first half of a SmolVLM2-500M and its expert. An engine that does
 not work here says why. Without a GPU everything runs on the processor, so that it works on the day there is one.

@@ -97,7 +97,7 @@ def python(text: str) -> Iterator[Passage]:
             message = node.value
         else:
             continue
-        if len(re.findall(r"(?<= )[a-z]+(?=[ ,.:;])", message)) > 2 and not re.search(r"[<{]\w+[ >]|\w\(", message):
+        if len(re.findall(r"(?<= )[a-z]+(?=[ ,.:;])", message)) > 2 and not re.search(r"[<{]\w+[ >]|\w\(|^\|", message):
             yield Passage(node.lineno, "error" if id(node) in raised else "message", message)
     comment, begun, joins = "", 0, 0  # comments that follow each other on lines of their own are one passage
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -118,7 +118,7 @@ def docstring(text: str) -> Iterator[str]:
             continue
         if re.match(r"[A-Z]\w+:$", lines[0]):
             lines = [re.sub(_ENTRY, "\0", line) for line in lines[1:]]
-        parts = "\n".join(re.sub(r"^ *- ", "\0", line) for line in lines).split("\0")
+        parts = "\n".join(re.sub(r"^ *- |^  \w+  +", "\0", line) for line in lines).split("\0")
         yield from (part.split("::\n")[0] for part in parts if part.strip())
 
 

@@ -68,7 +68,7 @@ def table(result: dict[str, Any]) -> str:
             columns.append(f"{max(cell['input_max'] for cell in cells):.1f}")
             rows.append(f"| {task} | {'with' if floored else 'without'} | {len(cells)} | {' | '.join(columns)} |")
     note = (
-        "Success pooled over the seeds, each with a supervised policy of its own, on the same fixed held-out seeds "
+        "Success pooled over the seeds, each with its own supervised policy, on the same held-out seeds "
         "[95 % Wilson interval of these very policies]. The largest input is of all practice episodes, as the policy's "
         f"network reads its state. {origin(result['runs'])} Command: `{result['command']}`."
     )

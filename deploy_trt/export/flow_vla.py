@@ -118,7 +118,7 @@ def flow_vla_graphs(
     """
     if unrolled and candidates:
         raise UserError(
-            "an unrolled graph draws one chunk and shows nothing to the policy's critic; leave --unrolled out, or "
+            "an unrolled graph draws one chunk without features for the policy's critic. Leave --unrolled out, or "
             "export the policy --without-critic"
         )
     if unrolled:

@@ -31,10 +31,10 @@ class ActorConfig:
         warmup_steps: gradient steps over which the learning rate rises linearly.
         decay_steps: gradient steps after which a cosine has brought the learning rate down to a tenth; 0: constant.
         schedule_every_round: warm-up and cosine start anew in every round, so that each round ends with small steps.
-        precision: of the matrix products and convolutions of the policy's loss and its gradient, and of what is learned
-            for imagination; weights, optimizer and average are float32. ``auto`` is bfloat16 where the device computes
-            in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), where it saves about a third of the
-            time, else float32.
+        precision: Precision of the matrix products and convolutions of the policy's loss and its gradient, and of the
+            models for imagination. Weights, optimizer and average are float32. ``auto`` is bfloat16 where the device
+            computes in it (GPUs since Ampere; processors with avx512_bf16 or amx_bf16), else float32. It saves about a
+            third of the time.
     """
 
     batch_size: int = 64
@@ -85,8 +85,8 @@ class ActorLearner:
             step: of the run; keys the randomness.
 
         Raises:
-            UserError: unless the policy's loss and the algorithm's weights are one number a sample: others would be
-                spread over the batch, so that every sample had the mean weight.
+            UserError: Unless the policy's loss and the algorithm's weights are one number a sample. Others would be
+                spread over the batch, and every sample would have the mean weight.
         """
         rank, ranks, count = 0, 1, len(batch.state)
         if distributed.is_initialized():
@@ -191,9 +191,8 @@ def make_optimizer(module: nn.Module, learning_rate: float, weight_decay: float)
 def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Load an optimizer's state as `state_dict` gave it, or as a checkpoint kept it.
 
-    A checkpoint holds plain contiguous tensors. The moments get back the memory layout of their weights: the fused
-    AdamW walks through both in memory order and goes wrong, silently, where channels_last weights have contiguous
-    moments.
+    A checkpoint holds plain contiguous tensors. The moments get back the memory layout of their weights. The fused
+    AdamW walks through both in memory order, and is silently wrong where channels_last weights have contiguous moments.
     """
     optimizer.load_state_dict(dict(state))
     for parameter, moments in optimizer.state.items():

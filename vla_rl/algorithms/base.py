@@ -134,7 +134,7 @@ class Algorithm:
 
     @property
     def credit(self) -> CreditConfig:
-        """The rule of who may teach what; the default for an algorithm that has no such section."""
+        """The credit rule; the default for an algorithm without such a section."""
         found: CreditConfig = getattr(self.config, "credit", CreditConfig())
         return found
 

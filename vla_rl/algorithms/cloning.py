@@ -23,8 +23,8 @@ class MixtureConfig:
         demonstrations: weight of demonstration steps.
         interventions: weight of intervention steps.
         rollouts: weight of the policy's own steps.
-        largest_oversampling: no step is drawn more than so many times as often as if all steps that may be drawn were
-            drawn alike; what a small group (a single rescue) then leaves of its share goes to the others. 0: no bound.
+        largest_oversampling: Largest factor by which a step may be drawn more often than under uniform sampling. The
+            rest of a small group's share (a single rescue) goes to the other groups. 0: no bound.
     """
 
     demonstrations: float = 0.4

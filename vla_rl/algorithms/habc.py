@@ -33,7 +33,7 @@ class HabcLearning(WeightedLearning):
 
 
 class Habc(WeightedCloning):
-    """See the module: critics as in `HierarchicalLearner`, weights as in `vla_rl.advantage`, credit as in
+    """The learner of HABC: critics as in `HierarchicalLearner`, weights as in `vla_rl.advantage`, credit as in
     `vla_rl.credit`.
     """
 

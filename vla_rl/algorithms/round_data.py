@@ -99,8 +99,8 @@ class RoundData:
     def policy_batch(
         self, frames: Frames, generator: torch.Generator | None = None, indicator: Tensor | None = None
     ) -> PolicyBatch:
-        """A batch of the actor: chunks that end where the credit of their first step ends, or hold still after a
-        success, so that no part of a chunk near the goal is without a target.
+        """Return a batch of the actor. Chunks end where the credit of their first step ends, or hold still after a
+        success. So no part of a chunk near the goal is without a target.
 
         Args:
             frames: int64 [B].
@@ -121,8 +121,9 @@ class RoundData:
         return PolicyBatch(images, state, text, self.tensor(actions), self.tensor(counted), indicator)
 
     def _begin(self, frames: Frames, generator: torch.Generator | None) -> Frames:
-        """The frames of the chunks' first actions, int64 [B]: after the images by up to ``future_state_max`` steps,
-        within the credit of the frame (VLASH, arXiv 2512.01031). The images' own without that option.
+        """Return the frames of the chunks' first actions, int64 [B]. They follow the images by up to
+        ``future_state_max`` steps, within the credit of the frame (VLASH, arXiv 2512.01031). The images' own without
+        that option.
         """
         frames, longest = np.asarray(frames), self._model.future_state_max
         if longest == 0 or generator is None:
@@ -135,15 +136,15 @@ class RoundData:
         return self.tensor(state if self._fill is None else self._fill.states(state, frames))
 
     def sent_chunks(self, frames: Frames, horizon: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """The chunks that led to what followed, float32 [B, H, A] and bool [B, H], see `FrameCache.chunks`, standing
-        still behind the end; dimensions that a smaller robot does not have are at their mean.
+        """Return the executed chunks, float32 [B, H, A] and bool [B, H] (`FrameCache.chunks`), standing still behind
+        the end. Dimensions that a smaller robot does not have are at their mean.
         """
         actions, inside = self.cache.chunks(frames, horizon, sent=True)
         return self._filled(self._still_behind(actions, inside), frames), inside
 
     def _still_behind(self, actions: NDArray[np.float32], inside: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Chunks [B, H, A] that stand still behind the end of their episode, where the cache repeats the last action:
-        that holds a target, while a step has to be 0. In place.
+        """Return chunks [B, H, A] that stand still behind the end of their episode. The cache repeats the last action
+        there: this holds a target, while a step must become 0. In place.
         """
         actions[..., list(self._model.spec.delta_dims)] *= inside[..., None]
         return actions

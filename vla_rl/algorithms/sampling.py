@@ -1,5 +1,5 @@
-"""Randomness without state. Every draw is a pure function of (seed, purpose, step), so that a resumed run needs no
-generator's state and goes on exactly where it stopped.
+"""Randomness without state. Every sample is a pure function of (seed, purpose, step). A resumed run needs no
+generator's state and continues exactly where it stopped.
 """
 
 import zlib

@@ -64,14 +64,14 @@ class FlowVLAConfig(PolicyConfig):
             2410.24164, eq. in B).
         sampling_steps: Euler steps of inference.
         prefix_max: longest committed prefix seen in training, 0: off.
-        prefix_law: ``linear``: P(d) falls linearly; ``exponential``: P(d) ~ exp(-d); ``xiaomi``: 0 half of the time,
-            else any length up to ``prefix_max``, of prefixes longer than 2 half of the committed actions but for the
-            last 2 hidden from the others, so that the policy looks at the scene and does not only continue, and actions
-            weighed by how wrong a 5-step rollout of the policy is on them, which doubles the cost (Xiaomi-Robotics-0,
-            arXiv 2602.12684).
-        future_state_max: longest time, in actions, by which the state and the actions of a training sample may be ahead
-            of its images, so that the policy can be run on the state that will hold when its plan takes over (VLASH,
-            arXiv 2512.01031); 0: off.
+        prefix_law: Distribution of prefix lengths. ``linear``: P(d) falls linearly. ``exponential``: P(d) ~ exp(-d).
+            ``xiaomi``: 0 half of the time, else any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684).
+            It also hides half of the committed actions but the last 2 from the others, for prefixes longer than 2, so
+            that the policy looks at the scene. And it weighs actions by the error of a 5-step rollout of the policy,
+            which doubles the cost.
+        future_state_max: Longest time, in actions, by which state and actions of a training sample may be ahead of its
+            images; 0: off. The policy can then run on the state that will hold when its plan takes over (VLASH, arXiv
+            2512.01031).
         indicator: a prefix token for an advantage indicator (see `Indicator`), for classifier-free guidance.
         guidance_scale: weight of the indicator's classifier-free guidance at inference; 1: no extrapolation.
     """
@@ -124,7 +124,7 @@ class FlowVLAConfig(PolicyConfig):
             )
         if expert.actions_per_token > 1 and (expert.window or expert.rotary or self.prefix_law == "xiaomi"):
             raise ConfigError(
-                "expert.window, expert.rotary and prefix_law=xiaomi tell single actions apart; set "
+                "expert.window, expert.rotary and prefix_law=xiaomi distinguish single actions; set "
                 "expert.actions_per_token=1"
             )
         if expert.rotary and (expert.width // expert.heads) % 2:

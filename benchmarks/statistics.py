@@ -75,7 +75,7 @@ def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: ND
     if n < 3 or f.shape != y.shape or not further or not all(np.isfinite(part).all() for part in (y, f, others)):
         raise UserError(
             f"found {n} real episodes, {len(f)} predictions and {further} elsewhere; expected three or more "
-            "episodes with a finite number each, and further starts"
+            "episodes with finite numbers, and further starts"
         )
     # Sums without episode i: deviations from the mean of the others are n / (n - 1) of those from the mean of all.
     dy, df = y - y.mean(), f - f.mean()

@@ -66,9 +66,9 @@ class FlowVLAConfig(PolicyConfig):
         prefix_max: longest committed prefix seen in training, 0: off.
         prefix_law: Distribution of prefix lengths. ``linear``: P(d) falls linearly. ``exponential``: P(d) ~ exp(-d).
             ``xiaomi``: 0 half of the time, else any length up to ``prefix_max`` (Xiaomi-Robotics-0, arXiv 2602.12684).
-            It also hides half of the committed actions but the last 2 from the others, for prefixes longer than 2, so
-            that the policy looks at the scene. And it weighs actions by the error of a 5-step rollout of the policy,
-            which doubles the cost.
+            For prefixes longer than 2 it hides half of the committed actions but the last 2 from the others. The policy
+            then looks at the scene. And it weighs actions by the error of a 5-step rollout of the policy, which doubles
+            the cost.
         future_state_max: Longest time, in actions, by which state and actions of a training sample may be ahead of its
             images; 0: off. The policy can then run on the state that will hold when its plan takes over (VLASH, arXiv
             2512.01031).

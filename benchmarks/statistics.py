@@ -74,7 +74,7 @@ def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: ND
     n, further = len(y), len(others)
     if n < 3 or f.shape != y.shape or not further or not all(np.isfinite(part).all() for part in (y, f, others)):
         raise UserError(
-            f"found {n} real episodes, {len(f)} predictions and {further} elsewhere; expected three or more "
+            f"found {n} real episodes, {len(f)} predictions and {further} elsewhere; expected at least three "
             "episodes with finite numbers, and further starts"
         )
     # Sums without episode i: deviations from the mean of the others are n / (n - 1) of those from the mean of all.

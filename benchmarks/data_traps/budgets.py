@@ -14,9 +14,9 @@ from vla_rl.data.store import EpisodeStore
 _HORIZON = "settings beyond the policy's horizon"
 _TOO_LONG = {
     "execution.execute_ticks=100": "execution.execute_ticks to 16",
-    "execution.strategy=naive execution.expected_delay_ticks=16": "set less",
-    "execution.strategy=naive latency.typical=16": "set less",
-    "execution.strategy=naive latency.unit=ms latency.typical=1600": "set less",
+    "execution.strategy=naive execution.expected_delay_ticks=16": "Set less",
+    "execution.strategy=naive latency.typical=16": "Set less",
+    "execution.strategy=naive latency.unit=ms latency.typical=1600": "Set less",
     "latency.typical=20": "execution.hold_ticks",
     "execution.strategy=training_time_prefix": "policy.prefix_max=6",
     "execution.strategy=xiaomi policy.prefix_max=4": "policy.prefix_max=6",

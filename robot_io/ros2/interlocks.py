@@ -155,7 +155,7 @@ class Interlocks:
             return f"the emergency stop on {topic} has not published its release yet"
         if len(publishers) > 1:
             several = f"{len(publishers)} publish the emergency stop on {topic}"
-            return f"{several}, and a message does not name its publisher: let one"
+            return f"{several}, and a message does not name its publisher: end all but one"
         if timeout_ms and time.monotonic() - self._estop_s > timeout_ms * 1e-3:
             return f"the emergency stop on {topic} has been silent for more than {timeout_ms:g} ms"
         return ""

@@ -152,4 +152,4 @@ def test_the_service_stops_and_only_rearming_releases_it(said: dict[str, Any]) -
 def test_controllers_that_are_not_active_stop_the_robot(said: dict[str, Any]) -> None:
     assert "arm_controller is inactive" in said["controller"]["why"]
     assert "arm_hardware is not known" in said["hardware"]["why"]
-    assert "is the controller manager running?" in said["manager gone"]["why"]
+    assert "has no publisher: start the controller manager" in said["manager gone"]["why"]

@@ -156,9 +156,8 @@ def test_one_who_comes_back_has_to_say_anew_that_it_is_released(pressed: dict[st
 def test_of_two_emergency_stops_nobody_can_tell_which_one_is_released(pressed: dict[str, Any]) -> None:
     """A message does not say who sent it."""
     assert pressed["two"]
-    assert (
-        pressed["vouched"] == "2 publish the emergency stop on estop, and a message does not say whose it is: let one"
-    )
+    words = "2 publish the emergency stop on estop, and a message does not name its publisher: end all but one"
+    assert pressed["vouched"] == words
 
 
 def test_one_who_restarts_before_anybody_looks_has_to_say_so_too(pressed: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ OURS = (
     "unimagined",
     "unimagined_patient",
     "chunk_critic",
+    "half_draws",
 )
 # Options under the names that they had when the published cells were measured. Cells keep these names.
 _MEASURED_AS = {
@@ -56,6 +57,7 @@ _TAUGHT = [  # as `imagined_edit` imitates
 ]
 METHODS = {
     "imagined_edit": [],
+    "half_draws": [],  # the same preset, since imagined chunks take half the steps
     "imagined_edit_1200": ["budget.rounds=8"],
     "graded": [*PATIENT, "learning.best_of_n.ood_penalty=0.3"],
     "bold": BOLD,

@@ -1,25 +1,47 @@
-"""Processor time of commands that a person waits for.
+"""Processor time of a round of practice against an earlier checkout, and of commands that a person waits for.
 
-What reads a LeRobotDataset is compared with a program that reads the same episodes through lerobot: opened, and every
-frame read once. All commands run in turn, so that a busy machine slows all of them.
+Both checkouts practice for one round in turn, pair by pair, so that a busy machine slows both. Pairs are kept in
+OUT/speed/. What reads a LeRobotDataset is compared with a program that reads the same episodes through lerobot: opened,
+and every frame read once.
 
 Example: python -m benchmarks speed
+         git worktree add ../before COMMIT && python -m benchmarks speed --before ../before --pairs 5
 """
 
 import argparse
+import functools
+import json
 import os
 import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from benchmarks.cells import Cells
 from benchmarks.data_traps.lerobot_files import FRONT, arm, write
+from benchmarks.outcomes import open_cells
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.data.lerobot_import import import_lerobot
 from vla_rl.data.store import EpisodeStore
 
+_HERE = Path(__file__).resolve().parents[1]
+# A key of the result: the figure of a round whose ratio it is, now over before.
+_RATIOS = {
+    "practice_round_cpu_ratio": "practice_round_cpu_s",
+    "supervise_cpu_ratio": "supervise_cpu_s",
+    "collect_episodes_per_s_ratio": "collect_episodes_per_s",
+    "evaluate_episodes_per_s_ratio": "evaluate_episodes_per_s",
+    "model_rollout_chunks_per_s_core_ratio": "model_rollout_chunks_per_s_core",
+    "peak_memory_ratio": "peak_mb",
+}
 _VERB = ("-m", "vla_rl.cli.main")
 _THROUGH_LEROBOT = """
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -41,20 +63,84 @@ _READERS = ("doctor", "hub_pull")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each command (default: 5)")
+    parser.add_argument("--before", type=Path, help="an earlier checkout to compare rounds with")
+    parser.add_argument("--pairs", type=int, default=5, help="rounds of each checkout (default: 5)")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Run every command that often, in turn."""
+    """Run the missing pairs of rounds, then every command that often, in turn."""
+    cells = Cells(options.out / "speed", {"config": read_yaml(config_file("alone"))})
+    for seed in range(options.pairs if options.before else 0):
+        cells.once(f"pair-{seed}", functools.partial(pair, options.before.resolve(), seed))
     with tempfile.TemporaryDirectory() as folder:
         seconds = measure(Path(folder), options.repeats)
     typical = {name: median(found) for name, found in seconds.items()}
     readers_s = sum(typical[name] for name in _READERS) / len(_READERS)
     return {
+        **ratios(cells.read()),
+        **success([cell for cell in open_cells(options.out).read() if "method" in cell]),
         "commands": seconds,
         "cli_help_ms": 1e3 * typical["cli_help"],
         "lerobot_command_cpu_s": readers_s,
         "lerobot_command_cpu_s_ratio": readers_s / typical["read_through_lerobot"],
     }
+
+
+def pair(before: Path, seed: int) -> dict[str, Any]:
+    """Practice for one round with each of two checkouts."""
+    found: dict[str, Any] = {"seed": seed}
+    for name, checkout in (("before", before), ("now", _HERE)):
+        config = checkout / "configs" / "alone.yaml"
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = [str(_HERE / "benchmarks" / "speed_round.py"), f"{folder}/run", str(config), f"seed={seed}"]
+            environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+            done = subprocess.run(
+                [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True
+            )
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        found[name] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def ratios(pairs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median over pairs of each figure now over before, its range, and the pairs."""
+    if not pairs:
+        return {}
+    result: dict[str, Any] = {"pairs": list(pairs)}
+    for key, name in _RATIOS.items():
+        each = [pair["now"][name] / pair["before"][name] for pair in pairs]
+        result |= {key: median(each), f"{key}_range": [min(each), max(each)]}
+    return result
+
+
+def success(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Compare what 450 episodes make of a policy with the published runs of the same tasks and seeds.
+
+    Args:
+        cells: Of the benchmark `outcomes`. Its row `half_draws` is of today's program, `imagined_edit` as published.
+    """
+    curves = {
+        (cell["task"], cell["seed"], cell["method"]): [cell["supervised"]["success"], *cell["curve"]] for cell in cells
+    }
+    runs = [key[:2] for key in curves if key[2] == "half_draws" and (*key[:2], "imagined_edit") in curves]
+    if not runs:
+        return {}
+    now, before = (np.array([curves[*run, name] for run in runs]) for name in ("half_draws", "imagined_edit"))
+    found: dict[str, Any] = {"success_runs": [*map(list, runs)], "success_before": before[:, -1].tolist()}
+    found |= {"success_now": now[:, -1].tolist()}
+    found |= {"rounds_made_worse": _falls(now), "rounds_made_worse_before": _falls(before)}
+    points = 100 * (now - before)[:, -1]
+    found["success_difference_points"] = float(points.mean())
+    if len(runs) > 1:
+        interval = stats.ttest_1samp(points, 0.0).confidence_interval()
+        found["success_difference_interval"] = [float(interval.low), float(interval.high)]
+    return found
+
+
+def _falls(curves: NDArray[np.float64]) -> int:
+    """Count rounds after which fewer of the same episodes succeed than before, of curves [runs, 1 + rounds]."""
+    return int((np.diff(curves, axis=1) < 0).sum())
 
 
 def measure(folder: Path, repeats: int) -> dict[str, list[float]]:
@@ -90,4 +176,16 @@ def table(result: dict[str, Any]) -> str:
         for name, found in result["commands"].items()
     ]
     head = ["| command | processor seconds, median | range |", "|---|---|---|"]
-    return "\n".join([*head, *rows, "", f"Command: `{result['command']}`."])
+    return "\n".join([*_round_rows(result), *head, *rows, "", f"Command: `{result['command']}`."])
+
+
+def _round_rows(result: dict[str, Any]) -> list[str]:
+    """Return one row per figure of a round, and none where no pair was measured."""
+    if "pairs" not in result:
+        return []
+    rows = []
+    for key, name in _RATIOS.items():
+        was, is_now = (median(pair[when][name] for pair in result["pairs"]) for when in ("before", "now"))
+        low, high = result[f"{key}_range"]
+        rows.append(f"| `{name}` | {was:.4g} | {is_now:.4g} | {result[key]:.2f} | {low:.2f} to {high:.2f} |")
+    return ["| one round | before | now | ratio | range |", "|---|---|---|---|---|", *rows, ""]

@@ -92,7 +92,7 @@ def fit_decoder(
 
     _, some = batch(min(512, len(features)))
     decoder = FeatureDecoder(features, some.mean(0)).to(features.device)
-    optimizer = torch.optim.AdamW(decoder.parameters(), _LEARNING_RATE)
+    optimizer = torch.optim.AdamW(decoder.parameters(), _LEARNING_RATE, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in track(range(steps), "decoder", "step"):
         rows, true = batch(_BATCH_SIZE)

@@ -154,7 +154,7 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
     """
     dynamics = FeatureDynamics(data, config)
     dynamics.to(data.features.device)
-    optimizer = torch.optim.AdamW(dynamics.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(dynamics.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     for _ in track(range(config.steps), "dynamics", "step"):
         chosen = torch.randint(len(data.features), (_BATCH_SIZE,), generator=generator)

@@ -12,6 +12,7 @@ value crosses a takeover.
 """
 
 import copy
+import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -134,7 +135,9 @@ class ChunkCriticLearner(Cloning):
 
     def _make_critic(self) -> None:
         self.critic = ChunkCritic(self.model, self.config.critic).to(next(self.model.parameters()).device)
-        self._optimizer = torch.optim.AdamW(self.critic.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+        self._optimizer = torch.optim.AdamW(
+            self.critic.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY, fused=True
+        )
         self._target = copy.deepcopy(self.critic)
 
     def begin_round(self, cache: "FrameCache", number: int) -> None:
@@ -225,28 +228,36 @@ class ChunkCriticLearner(Cloning):
         self._target.load_state_dict(self.critic.state_dict())
 
     def _read_windows(self) -> None:
-        """Compute the critic's inputs and labels of every chunk in the data, with the features of the policy."""
+        """Find the critic's chunks in the data and their labels; the inputs are computed when they are read."""
         cache, ticks = self.data.cache, self.config.critic.chunk_ticks
-        for episode in cache.episodes:
-            if episode.episode_id not in self._rows:
-                frames = np.arange(episode.start, episode.start + episode.length)
-                self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
+        self._read: Tensor | None = None
         self._frames, label = windows(self.data, ticks, self.config.discount)
         ahead = self.config.critic_training.bootstrap_chunks * ticks
         self._later = self.data.tensor(followers(self.data, self._frames, ahead))
-        self._inputs, self._label = self.every_row()[self.data.tensor(self._frames)], self.data.tensor(label)
+        self._label = self.data.tensor(label)
         fold = np.array([self._fold_of(episode.episode_id) for episode in cache.episodes], dtype=np.int64)
         self._fold = self.data.tensor(fold[cache.episode_index[self._frames]])
 
+    @property
+    def _inputs(self) -> Tensor:
+        """The critic's inputs of every chunk in the data, with the features of the policy, [N, I]."""
+        if self._read is None:
+            self._read = self.every_row()[self.data.tensor(self._frames)]
+        return self._read
+
     def every_row(self) -> Tensor:
-        """The critic's inputs at every frame of the cache, [N, I]."""
+        """Return the critic's inputs at every frame of the cache, [N, I]."""
+        for episode in self.data.cache.episodes:
+            if episode.episode_id not in self._rows:
+                frames = np.arange(episode.start, episode.start + episode.length)
+                self._rows[episode.episode_id] = self._rows_of(frames, episode.start)
         blank = self.critic.mean.new_empty(0, len(self.critic.mean))
         return torch.cat([blank, *(self._rows[episode.episode_id] for episode in self.data.cache.episodes)])
 
     @torch.no_grad()
     def _rows_of(self, frames: Frames, start: int) -> Tensor:
-        """The critic's inputs at every step of an episode, [T, I]: z, t, and a_1:C as its deviation from the chunk that
-        the policy draws from zero noise.
+        """Return the critic's inputs at T steps of an episode, [T, I]: z, t, and a_1:C as its deviation from the chunk
+        that the policy draws from zero noise.
         """
         ticks, model = self.config.critic.chunk_ticks, self.model.eval()
         chunks, _ = self.data.sent_chunks(frames, ticks)
@@ -291,7 +302,7 @@ class ChunkCriticLearner(Cloning):
 
     def _refuse_no_outcomes(self) -> None:
         """Refuse before the first step: a run without outcomes that had come to its end could not go on with them."""
-        if not len(self._inputs):
+        if not len(self._frames):
             raise UserError(
                 f"no episode says how it ended, so {self.name} can learn nothing; label them (vla-rl label)"
             )
@@ -303,11 +314,14 @@ class ChunkCriticLearner(Cloning):
         """Predict the (discounted) probability of success at frames of the present round, by the members that have not
         trained on their episodes.
         """
-        episodes = [cache.episodes[index] for index in cache.episode_index[frames]]
-        rows = torch.stack(
-            [self._rows[e.episode_id][frame - e.start] for e, frame in zip(episodes, frames, strict=True)]
-        )
-        fold = torch.tensor([self._fold_of(e.episode_id) for e in episodes], device=rows.device)
+        parts, folds = [], []
+        for index, part in itertools.groupby(frames, lambda frame: cache.episode_index[frame]):
+            episode, chosen = cache.episodes[index], np.array(list(part))
+            known = self._rows.get(episode.episode_id)
+            rows = self._rows_of(chosen, episode.start) if known is None else known[chosen - episode.start]
+            parts.append(rows)
+            folds += [self._fold_of(episode.episode_id)] * len(chosen)
+        rows, fold = torch.cat(parts), self.data.tensor(np.array(folds))
         chance = self.critic(rows).sigmoid()
         unseen = ~self._seen(fold) | (len(chance) == 1)
         name = "viability" if self.discount == 1 else "discounted_value"

@@ -420,7 +420,7 @@ def improve(
         ``gain``, the rise of V along the rollouts of the last update; ``size``, the root mean square of mu;
         ``divergence`` of the last update, in nats per chunk.
     """
-    optimizer = torch.optim.Adam(residual.parameters(), ppo.LEARNING_RATE)
+    optimizer = torch.optim.Adam(residual.parameters(), ppo.LEARNING_RATE, fused=True)
     found: dict[str, float] = {}
     for _ in track(range(config.updates), "imagined edit", "update"):
         tried, gain = imagine(residual, world, starts, config, generator)

@@ -155,7 +155,7 @@ class ResidualPPO(Algorithm):
         self._past: set[str] = set()  # episodes that other residuals have played
         device = next(self.model.parameters()).device
         self.residual = (residual or Residual(self.model)).to(device)
-        self._optimizer = torch.optim.Adam(self.residual.parameters(), ppo.LEARNING_RATE)
+        self._optimizer = torch.optim.Adam(self.residual.parameters(), ppo.LEARNING_RATE, fused=True)
 
     def update(self, step: int) -> dict[str, float]:
         """All epochs, in the first update of a round."""

@@ -90,7 +90,7 @@ def fit_outcome_value(
         the value, and its Brier score on what was left out.
     """
     value = OutcomeValue(rows, folds).to(rows.device)
-    optimizer = torch.optim.AdamW(value.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(value.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY, fused=True)
     members = torch.arange(folds, device=rows.device)
     seen = (members[:, None] != fold).to(rows)
     best = torch.full((folds,), torch.inf, device=rows.device)

@@ -190,7 +190,7 @@ def _fit(
     head: nn.Sequential, training: Samples, validation: Samples, config: CorrectorConfig, generator: torch.Generator
 ) -> CorrectorFit:
     """AdamW with a cosine; ``head`` ends with the weights that were best on the held-out episodes."""
-    optimizer = torch.optim.AdamW(head.parameters(), config.learning_rate, weight_decay=config.weight_decay)
+    optimizer = torch.optim.AdamW(head.parameters(), config.learning_rate, weight_decay=config.weight_decay, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
     planned_error = best = validation[1].square().mean().item()
     weights = copy.deepcopy(head.state_dict())

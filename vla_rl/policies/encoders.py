@@ -141,7 +141,9 @@ class VisionEncoder(nn.Module):
         tokens = []
         for index, (camera, encoder) in enumerate(zip(self.cameras, self.encoders, strict=True)):
             image = images[camera].permute(0, 3, 1, 2)  # channels_last without a copy
-            tokens.append(encoder((image * (1 / 127.5)).sub_(1.0)) + self.camera_embedding[index])
+            tokens.append(
+                encoder(image.to(torch.float32, copy=True).mul_(1 / 127.5).sub_(1.0)) + self.camera_embedding[index]
+            )
         return torch.cat(tokens, 1)
 
 

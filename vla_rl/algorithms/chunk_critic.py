@@ -70,7 +70,7 @@ class ChunkCriticLearning(CloningLearning):
 
     Attributes:
         distill_steps: Gradient steps of step 1, the first ones of a round. The policy clones the mixture (``actor``,
-            ``mixture``): demonstrations, and successes as they were chosen. 0: the policy stays as it is.
+            ``mixture``): demonstrations, and successes as they were chosen. 0: the policy does not change.
         discount: gamma of a tick. Below 1, faster successes are worth more, and a slow one still more than a failure.
             Predictions are then discounted probabilities, and calibrated as such.
         credit: Of critic and cloning. A rescue that a success cuts short, at the end of an episode, is an intervention
@@ -161,8 +161,8 @@ class ChunkCriticLearner(Cloning):
     def distill(self, step: int) -> dict[str, float]:
         """Clone demonstrations, and successes as the critic chose them, into the policy.
 
-        The critic reads the features of the policy afterwards. They may tell how an episode ends, since the policy has
-        cloned the successes of all folds.
+        The critic reads the features of the policy afterwards. They may predict how an episode ends, since the policy
+        has cloned the successes of all folds.
         """
         logs = super().update(step)
         self._distilled += 1
@@ -256,8 +256,8 @@ class ChunkCriticLearner(Cloning):
 
     @torch.no_grad()
     def _rows_of(self, frames: Frames, start: int) -> Tensor:
-        """Return the critic's inputs at T steps of an episode, [T, I]: z, t, and a_1:C as its deviation from the chunk
-        that the policy draws from zero noise.
+        """Return the critic's inputs at T steps of an episode, [T, I]: z, t and a_1:C. The actions are deviations from
+        the chunk that the policy draws from zero noise.
         """
         ticks, model = self.config.critic.chunk_ticks, self.model.eval()
         chunks, _ = self.data.sent_chunks(frames, ticks)
@@ -283,14 +283,14 @@ class ChunkCriticLearner(Cloning):
         return (members != fold) | (len(members) == 1)
 
     def selector(self) -> BestOfN:
-        """What chooses among the policy's draws. If all outcomes are alike, the policy acts as it is.
+        """Return what selects among the policy's draws. It selects nothing if all outcomes are alike.
 
         Raises:
             UserError: if no episode has an outcome: such a critic has learned nothing.
         """
         self._refuse_no_outcomes()
         if not self.outcomes_differ:
-            logger.warning("all outcomes are alike, so nothing tells one action from another: the policy acts as it is")
+            logger.warning("all outcomes are alike, so the critic cannot rank actions: the policy acts without it")
             return BestOfN(self.critic, replace(self.config.best_of_n, num_samples=1, offset_std=0.0), self.residual)
         return BestOfN(self.critic, self.config.best_of_n, self.residual)
 

@@ -8,8 +8,8 @@ The data are the robot's own episodes and their outcomes. No person and no rewar
     4. improve   PPO moves mu to where V rises along the rollouts       `improve`
     5. choose    Q scores N chunks of pi + mu, and the best one acts    `chunk_critic.ChunkCriticLearner.fit_critic`
 
-z are the features of the policy's frozen encoder at one observation, t is the tick, a_1:C are the C actions of a chunk
-that are executed before the next plan, m is a member of an ensemble. docs/method_alone.md explains each step.
+z are the features of the policy's frozen encoder at one observation, and t is the tick. a_1:C are the C actions of a
+chunk that are executed before the next plan, and m is a member of an ensemble. docs/method_alone.md explains each step.
 """
 
 import logging
@@ -51,7 +51,7 @@ ACTION_STD = 0.15  # sigma, standard deviation of the offsets that rollouts try,
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
 _CHECKED_CHUNKS = 512  # least number of chunks that the check compares, where there are so many
 _CHECK_STEPS = 300  # gradient steps of the dynamics of the check
-_HELD_OUT = 5  # one in so many of the older episodes tells the usual error, where there are enough
+_HELD_OUT = 5  # one in so many of the older episodes measures the usual error, where there are enough
 _CHECK_EPISODES = 20  # least number of older episodes, and of held-out ones where there are enough
 
 
@@ -66,9 +66,9 @@ class BranchConfig:
         kl_coef: Weight of the KL divergence from the policy without residual, in nats per chunk.
         pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
             data correct them there. Otherwise the network that has not trained on the episode of its start does.
-        ood_ratio: Out-of-distribution limit. The residual is not trained if dynamics that have not seen the newest
-            chunks leave more than so many times as much variance unexplained on them as on older unseen ones. 0: no
-            check.
+        ood_ratio: Out-of-distribution limit. Dynamics that have not seen the newest chunks predict them and older
+            unseen ones. The residual is not trained if the unexplained variance is more than so many times as high on
+            the newest. 0: no check.
     """
 
     updates: int = 40
@@ -417,7 +417,7 @@ def improve(
         generator: CPU generator of all randomness.
 
     Returns:
-        ``gain``, the rise of V along the rollouts of the last update; ``size``, the root mean square of mu;
+        ``gain``, the rise of V along the rollouts of the last update. ``size``, the root mean square of mu.
         ``divergence`` of the last update, in nats per chunk.
     """
     optimizer = torch.optim.Adam(residual.parameters(), ppo.LEARNING_RATE, fused=True)

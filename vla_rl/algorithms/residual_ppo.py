@@ -63,7 +63,7 @@ class ResidualPPOConfig:
 
 @dataclass(frozen=True)
 class ResidualPPOLearning(Learning):
-    """Options of the algorithm. The section of the actor is not used, since the policy stays as it is."""
+    """Options of the algorithm. The section of the actor is not used, since the policy does not change."""
 
     ppo: ResidualPPOConfig = field(default_factory=ResidualPPOConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
@@ -109,9 +109,9 @@ class Stretch(NamedTuple):
         features: [n, F], of `flat_features`.
         tick: float [n], ticks since the episode began.
         rows: [n, I], the residual's inputs.
-        mean: [n, A], what the residual says as it is.
+        mean: [n, A], what the present residual proposes.
         noise: [n, A], standard normal, what the offset that was tried was made of.
-        action_std: of the offset; 0 where the episode was not played by the residual as it is, with offsets around it.
+        action_std: of the offset; 0 where the present residual did not play the episode with offsets.
         outcome: 1 or 0.
     """
 
@@ -127,7 +127,7 @@ class Stretch(NamedTuple):
 
 
 class ResidualPPO(Algorithm):
-    """See the module."""
+    """Train a residual by PPO on real episodes; the policy below it does not change."""
 
     name = "residual_ppo"
     config_class: ClassVar[type] = ResidualPPOLearning
@@ -176,9 +176,9 @@ class ResidualPPO(Algorithm):
         tried = [stretch for stretch in every if stretch.action_std]
         if not tried:
             raise UserError(
-                f"no episode was played by the policy as it is, with an offset on each chunk; {self.name} needs "
-                "exploration=0.15 or so, rollout_precision=torch, and a strategy that executes chunks as they were "
-                "planned (sync, naive)"
+                f"no episode was played by this policy with an offset on each chunk. {self.name} needs "
+                "exploration=0.15 or so and rollout_precision=torch. Its strategy must not change "
+                "planned chunks (sync, naive)"
             )
         action_std = float(np.mean([stretch.action_std for stretch in tried]))
         advantages, brier = self._by_value(every, generator)
@@ -304,8 +304,8 @@ def played_chunks(
 
 
 def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """How long before each executed action, int64 [n], its chunk was planned: as many ticks as its index says, and as
-    many more as the robot had to wait before the chunk began, which is in the action's age.
+    """Return how many ticks before each executed action its chunk was planned, int64 [n]. The action's age also counts
+    the ticks that the robot waited before the chunk began.
     """
     age_ms = record.extras.get("action_age_ms")
     return index if age_ms is None else np.rint(age_ms[executed] * record.control_hz / 1000).astype(np.int64)
@@ -313,8 +313,10 @@ def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarra
 
 @torch.no_grad()
 def spread_of(played: PlayedChunks, mean: Tensor, residual: Residual) -> float:
-    """The standard deviation of the offsets that were tried around a residual's means [n, A]; 0 if none were, or if the
-    episode was not played like that: by another residual, or by a strategy that changes chunks after they were planned.
+    """Return the standard deviation of the offsets that were tried around a residual's means [n, A].
+
+    It is 0 if none were tried. It is also 0 if another residual played the episode, or a strategy that changes chunks
+    after they were planned.
     """
     moves = played.noise != 0
     own = played.base[torch.arange(len(played.base)), played.first]

@@ -144,17 +144,17 @@ class FlowVLA(TrainablePolicy):
 
     @classmethod
     def build(cls, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:
-        """See `TrainablePolicy.build`; the pretrained part is the backbone."""
+        """Make a policy with new weights; the pretrained part is the backbone."""
         return cls(config, spec, statistics, pretrained)
 
     @property
     def max_words(self) -> int:
-        """See `BasePolicy.max_words`."""
+        """Longest sentence, in words."""
         return self.config.text.max_words
 
     @property
     def vocabulary(self) -> int:
-        """See `TrainablePolicy.vocabulary`."""
+        """Number of word ids."""
         return self.backbone.vocabulary if self.config.backbone.folder else VOCABULARY
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
@@ -165,7 +165,7 @@ class FlowVLA(TrainablePolicy):
 
     @classmethod
     def provides(cls, config: FlowVLAConfig, spec: PolicySpec) -> frozenset[str]:
-        """See `TrainablePolicy.provides`."""
+        """Return the capabilities of a policy of this configuration."""
         words = {"features", "acts_from_features", "guidance", "gradient", "flow_graphs"}
         return super().provides(config, spec) | words
 
@@ -206,8 +206,8 @@ class FlowVLA(TrainablePolicy):
         return self.prefix_of(asked, mask), unconditional
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
-        """The step graph: d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A] with flow times [B, H], or [1, H]
-        for the same of all, normalized units.
+        """Return the step graph's d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A], normalized units. Flow
+        times are [B, H], or [1, H] if all rows share them.
         """
         return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
 
@@ -229,8 +229,8 @@ class FlowVLA(TrainablePolicy):
         prefix = self.prefix_of(tokens, mask).repeat(draws)
         draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
         noise, time, committed, hidden = (part.to(batch.state.device) for part in draw)
-        # Steps without a loss stay visible as plausible actions. Blanked out, they would tell the others how soon the
-        # data ends, which nothing tells them at inference: the policy then dithers just before the goal.
+        # Steps without a loss stay visible as plausible actions. Blanked out, they would show the others how soon the
+        # data ends. Nothing shows this at inference, and the policy would dither just before the goal.
         actions = self.action_normalizer.normalize(batch.actions).repeat_interleave(draws, 0)
         noisy = torch.lerp(noise, actions, time[..., None])
         velocity = self.velocity(noisy, time, prefix, hidden if config.prefix_law == "xiaomi" else None)
@@ -288,7 +288,7 @@ class FlowVLA(TrainablePolicy):
     def draw(
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
     ) -> Tensor:
-        """See `TrainablePolicy.draw`."""
+        """Sample chunks for observations, as `TrainablePolicy.draw` defines it."""
         prefix, unconditional = self.acting_prefixes(*self.features(images, state, text))
         return self.sample(prefix, noise, committed, unconditional=unconditional)
 
@@ -301,7 +301,7 @@ class FlowVLA(TrainablePolicy):
         committed: Tensor | None = None,
         seen: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """See `TrainablePolicy.draw_several`; the observations are encoded once."""
+        """Sample several chunks for each observation, which is encoded once."""
         count = noise.shape[1]
         prefix, unconditional = self.acting_prefixes(*(seen or self.features(images, state, text)))
         chunks = self.sample(
@@ -313,25 +313,25 @@ class FlowVLA(TrainablePolicy):
         return chunks.unflatten(0, (-1, count))
 
     def draw_from(self, tokens: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
-        """See `TrainablePolicy.draw_from`. It evaluates the velocity half as often as `draw`."""
+        """Sample chunks from features alone. The velocity is evaluated half as often as in `draw`."""
         prefix, unconditional = self.acting_prefixes(tokens, mask)
         return self.to_raw_actions(self._extrapolated(noise, prefix, unconditional))
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
-        """See `TrainablePolicy.acting`; it can be guided towards what is scheduled."""
+        """Return the policy that acts. It can be guided towards the scheduled actions."""
         from vla_rl.policies.flow_vla.policy import FlowVLAPolicy
 
         return FlowVLAPolicy(self, device, version)
 
     def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
-        """See `TrainablePolicy.save`."""
+        """Write the policy, and the description of its backbone."""
         if self.config.backbone.folder:
             self.backbone.save_description(Path(folder) / _BACKBONE)
         super().save(folder, meta)
 
     @classmethod
     def config_in(cls, folder: Path, config: FlowVLAConfig) -> FlowVLAConfig:
-        """See `TrainablePolicy.config_in`."""
+        """Return the configuration with the backbone of a policy's folder."""
         if not config.backbone.folder:
             return config
         return replace(config, backbone=replace(config.backbone, folder=str(folder / _BACKBONE)))
@@ -339,8 +339,8 @@ class FlowVLA(TrainablePolicy):
     def _integrate(
         self, start: Tensor, fixed: Tensor, prefix: Prefix, steps: int, unconditional: Prefix | None = None
     ) -> Tensor:
-        """Euler steps from ``start`` [B, H, A], normalized units. Actions that are ``fixed``, bool [B, H], or [1, H]
-        for the same of all, stay as they are.
+        """Take Euler steps from ``start`` [B, H, A], normalized units. Actions that are ``fixed`` do not change:
+        bool [B, H], or [1, H] if all rows share it.
         """
         actions = start
         for step in range(steps):
@@ -350,8 +350,8 @@ class FlowVLA(TrainablePolicy):
         return actions
 
     def _extrapolated(self, start: Tensor, prefix: Prefix, unconditional: Prefix | None) -> Tensor:
-        """Integrate from ``start`` [B, H, A] by Adams and Bashforth's method of two steps (Hairer, Norsett and Wanner,
-        Solving Ordinary Differential Equations I, III.5), normalized units:
+        """Integrate from ``start`` [B, H, A] by the Adams-Bashforth method of two steps, normalized units (Hairer,
+        Norsett and Wanner, Solving Ordinary Differential Equations I, III.5):
 
             a_k+1 = a_k + h_k (v_k + (v_k - v_k-1) h_k / (2 h_k-1)),   tau_k = 1 - (1 - k / K)^1.5
 

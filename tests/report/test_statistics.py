@@ -112,6 +112,9 @@ def test_the_evidence_is_the_binomial_ratio() -> None:
     assert sequential_test([lost] * 8) == pytest.approx((9 / 256, -8))
     assert sequential_test([won] * 8 + [lost] * 8) == pytest.approx((9 / 256, 8))  # what was decided stays decided
     assert sequential_test([both, won, lost]) == (1, 0)
+    p, lead = sequential_test([won] * 1100)  # 2^1100 is no float
+    assert p < 1e-300
+    assert lead > 1000
 
 
 @pytest.mark.parametrize("error", [0.2, 0.05, 0.01])

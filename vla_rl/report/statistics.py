@@ -78,14 +78,14 @@ def sequential_test(pairs: Iterable[tuple[bool, bool]]) -> tuple[float, int]:
         The two-sided p-value 1 / max E_n, valid at every stopping time. Then the lead of the first policy at that
         maximum: number of seeds on which only it succeeded, less those on which only the other one did.
     """
-    wins, n, best, lead = 0, 0, 1.0, 0
+    wins, n, p, lead = 0, 0, 1.0, 0
     for first, other in pairs:
         if first != other:
             n, wins = n + 1, wins + first
-            evidence = 2**n / ((n + 1) * math.comb(n, wins))
-            if evidence > best:
-                best, lead = evidence, 2 * wins - n
-    return 1 / best, lead
+            ratio = (n + 1) * math.comb(n, wins) / 2**n  # 1 / E_n
+            if ratio < p:
+                p, lead = ratio, 2 * wins - n
+    return p, lead
 
 
 def paired_p(differences: ArrayLike) -> float:

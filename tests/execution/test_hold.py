@@ -97,6 +97,17 @@ def test_a_policy_of_several_observations_gets_those_of_the_ticks_before() -> No
         assert planner.past[3:] == [[20, 20, 20], [22, 23, 24]]
 
 
+def test_an_observation_from_before_the_first_tick_is_no_past() -> None:
+    """A robot may wait long for the first chunk, and be asked several times: what it saw then is out of date."""
+    planner, state = Kept(), np.zeros(2, np.float32)
+    executor = Executor(planner, ExecutionConfig(strategy="naive"), n_obs_steps=2)
+    executor.reset(0, np.zeros(2, np.float32))
+    for tick in (-30, -20):
+        executor._asked_id = -1  # the answer was an error
+        executor.ready(lambda tick=tick: Observation({}, state, "", tick), 0)  # type: ignore[misc]
+    assert planner.past == [[-30, -30], [-20, -20]]
+
+
 def test_a_hold_repeats_targets_and_stops_steps() -> None:
     executor = Executor(OneAnswer(), ExecutionConfig(strategy="naive", delta_dims=(1,)))
     executor.reset(0, np.zeros(2, np.float32))

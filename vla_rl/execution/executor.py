@@ -183,9 +183,9 @@ class Executor(ActionSource):
         return self._strategy.wants_plan(self._schedule, tick, since, self.delay.ticks)
 
     def _ask(self, observation: Observation) -> None:
-        if missing := (self._recent.maxlen or 0) - len(self._recent):
-            self._recent.extendleft([self._recent[0] if self._recent else observation] * missing)
-        observation = replace(observation, past=tuple(self._recent))
+        first = self._recent[0] if self._recent else observation
+        missing = (self._recent.maxlen or 0) - len(self._recent)
+        observation = replace(observation, past=(*(first,) * missing, *self._recent))
         scheduled = self._schedule.upcoming(observation.tick)
         delay_ticks = min(self.delay.ticks, len(scheduled))
         request = PlanRequest(self._next_id, observation, scheduled, delay_ticks, self._last_sent)

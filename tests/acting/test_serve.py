@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -132,12 +133,15 @@ def test_ticks_of_other_clients_grow(monkeypatch: pytest.MonkeyPatch) -> None:
         (pack({}), "no array 'observation/front'"),
         (pack(message() | {"observation/state": np.zeros(4, np.float32)}), "the state is [4]"),
         (pack(message() | {"observation/state": np.full(3, np.nan)}), "finite"),
+        (pack(message() | {"observation/state": np.full(3, 1e300)}), "finite"),
         (pack(message() | {"observation/top": np.zeros((16, 16, 3), np.float32)}), "float32 [16, 16, 3]"),
         (pack(message() | {"prompt": 3}), "send a sentence"),
         (pack(message() | {OURS: 1}), "send a mapping"),
         (pack(message() | {OURS: {"seed": -2}}), "seed is -2"),
         (pack(message() | {OURS: {"tick": True}}), "tick is True"),
         (pack(message() | {OURS: {"committed": np.zeros((2, 3), np.float32)}}), "no actions [d, 2]"),
+        (pack(message() | {OURS: {"committed": np.full((2, 2), 1e300)}}), "not finite"),
+        (pack(message() | {OURS: {"committed": np.zeros((9, 2), np.float32)}}), "at most 8"),
         (pack(message() | {OURS: {"previous": np.zeros((2, 2), np.float32)}}), "cannot be guided"),
         (pack(message("fail")), "RuntimeError: no memory"),
         (pack(message("not finite")), "not finite"),
@@ -215,6 +219,36 @@ def test_other_computers_need_a_token(host: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(TOKEN, raising=False)
     with pytest.raises(UserError, match="set VLA_RL_TOKEN"):
         serve(HERE, host, 0)
+
+
+@pytest.mark.parametrize(("port", "clients"), [(70_000, 8), (-1, 8), (0, 0), (0, -3)])
+def test_a_server_that_nobody_can_reach_is_refused(port: int, clients: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PolicyServer, "run", lambda *_: pytest.fail("it listens"))
+    with pytest.raises(UserError, match="expected"):
+        serve(HERE, port=port, clients=clients)
+
+
+def test_a_caller_that_says_nothing_does_not_delay_the_end() -> None:
+    with contextlib.ExitStack() as silent:
+        with in_thread(PolicyServer(find_policy(HERE))) as url:
+            host, port = url.removeprefix("openpi://").split(":")
+            silent.enter_context(socket.create_connection((host, int(port))))
+            time.sleep(0.2)
+            asked_s = time.monotonic()
+        assert time.monotonic() - asked_s < 2
+
+
+def test_a_policy_that_hangs_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vla_rl.acting.serve._LAST_ANSWERS_S", 0.1)
+    answers = threading.Event()
+    monkeypatch.setattr(Counting, "infer", lambda *_: answers.wait(10))
+    with in_thread(PolicyServer(find_policy(HERE))) as url, connect(frames_of(url)) as client:
+        client.recv()
+        client.send(pack(message()))
+        time.sleep(0.2)
+        asked_s = time.monotonic()
+    assert time.monotonic() - asked_s < 3
+    answers.set()
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:

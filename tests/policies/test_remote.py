@@ -1,6 +1,8 @@
 """Policies on a server: the wire, the same chunks as in process, and every fault of a server as one clear error."""
 
 import contextlib
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -198,6 +200,16 @@ class TestRemotePolicy:
                     remote.infer(make_observation())
             remote.close()
 
+    def test_a_server_that_no_longer_describes_its_policy_is_refused(self) -> None:
+        server = FaultyServer(INTERFACE, declared=DECLARED)
+        with in_thread(server) as url:
+            remote: Any = load_policy(url)
+            server._metadata = {}
+            remote.close()
+            for _ in range(2):
+                with pytest.raises(RemoteError, match="no longer describes its policy"):
+                    remote.infer(make_observation())
+
     @pytest.mark.parametrize(
         ("lie", "error"),
         [
@@ -222,6 +234,7 @@ class TestRemotePolicy:
             ("http://gpu:8000", "names no policy server"),
             ("openpi://", "names no policy server"),
             ("openpi://gpu:port", "port"),
+            ("groot://gpu", "names no policy server"),
             ("openpi://gpu:8000?interfase=libero", "Did you mean 'interface'"),
             ("openpi://gpu:8000?timeout_s=-1", "timeout_s is -1"),
             ("openpi://gpu:8000?interface=labero", "Did you mean 'libero'"),
@@ -237,6 +250,33 @@ class TestRemotePolicy:
         monkeypatch.setitem(sys.modules, "websockets.sync.client", None)
         with pytest.raises(UserError, match=r"install vla-rl\[serve\]"):
             load_policy("openpi://gpu:8000")
+
+    def test_parts_of_a_state_have_their_own_sizes(self) -> None:
+        """An arm of 1 and a gripper of 2 numbers are 3 numbers too."""
+        interface = replace(INTERFACE, keys=Keys(state={"arm": 2, "gripper": 1}))
+        message = interface.message(make_observation())
+        swapped = message | {"arm": message["gripper"], "gripper": message["arm"]}
+        with pytest.raises(WireError, match="arm is float32 \\[1\\]; expected is \\[2\\]"):
+            interface.observation(swapped, 0)
+
+    def test_a_policy_of_several_observations_needs_our_server(self, tmp_path: Path) -> None:
+        file = tmp_path / "robot.yaml"
+        file.write_text(to_yaml({**DECLARED, "n_obs_steps": 2}))
+        with (
+            in_thread(FaultyServer(INTERFACE)) as url,
+            pytest.raises(RemoteError, match="takes one observation, the interface has n_obs_steps 2"),
+        ):
+            load_policy(f"{url}?interface={file}")
+
+    def test_a_server_that_reads_no_more_holds_no_longer_than_its_timeout(self) -> None:
+        """The first chunk may take a minute, and so may its request; the second one may not."""
+        with in_thread(FaultyServer(INTERFACE, declared=DECLARED)) as url:
+            remote: Any = load_policy(f"{url}?timeout_s=0.4")
+            remote.infer(make_observation())
+            option = remote._connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, 16)
+            seconds, microseconds = struct.unpack("ll", option)
+            assert seconds + microseconds / 1e6 == pytest.approx(0.4, abs=0.01)
+            remote.close()
 
     @pytest.mark.parametrize("name", ["libero", "droid", "aloha"])
     def test_the_interfaces_of_openpis_examples_are_theirs(self, name: str) -> None:

@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _ROOM = 2**20  # bytes of a message beside its images
 _LAST_ANSWERS_S = 3.0  # the watchdog ends the process 5 s after a signal
+_OPENING_S = 1.0  # a caller that says nothing delays the end by so much
 _LARGEST_NUMBER = 2**63
 
 
@@ -70,6 +71,8 @@ def serve(
             raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
         token = os.environ.get(TOKEN, "")
         _check_address(host, token)
+        if not 0 <= port <= 65535 or clients < 1:
+            raise UserError(f"port is {port} and clients {clients}; expected a port of 0 to 65535 and clients >= 1")
         server = PolicyServer(find_policy(source, version), clients, device, interface, token)
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(learner_threads(0))  # a robot's inference process has one
@@ -132,6 +135,7 @@ class PolicyServer:
                 host,
                 port,
                 process_request=self._admit,
+                open_timeout=_OPENING_S,
                 max_size=8 * self.interface.image_bytes + _ROOM,  # images of floats are answered in words
                 origins=[None],  # no browser: a page of another site could reach this computer's own address
                 **options,
@@ -146,7 +150,8 @@ class PolicyServer:
         while self._busy and time.monotonic() < end_s:
             await asyncio.sleep(0.01)
         server.close()
-        await server.wait_closed()
+        with contextlib.suppress(TimeoutError):  # a policy may never answer
+            await asyncio.wait_for(server.wait_closed(), 1.5 * _OPENING_S)
         self._inference.shutdown(wait=False, cancel_futures=True)
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
@@ -256,17 +261,30 @@ class Session:
         if episode != self._episode:
             self._episode = episode
             self._policy.reset(episode[1])
-        actions = self._interface.spec.action_sizes[observation.state.size]
+        size = self._interface.spec.action_sizes[observation.state.size]
+        given = {name: self._actions(ours, name, size) for name in ("previous", "committed") if name in ours}
         if "previous" in ours:
             if not hasattr(self._policy, "infer_guided"):
                 raise UserError("this policy cannot be guided; use execution.strategy=naive")
-            previous, delay_ticks = _actions(ours, "previous", actions), _integer(ours, "delay_ticks", 0)
-            if not 0 <= delay_ticks <= len(previous) <= self._interface.horizon:
+            previous, delay_ticks = given["previous"], _integer(ours, "delay_ticks", 0)
+            if delay_ticks > len(previous):
                 raise WireError(f"delay_ticks is {delay_ticks} of {len(previous)} previous actions")
             exact = ours.get("exact_gradient") is True
             guided: ActionChunk = self._policy.infer_guided(observation, previous, delay_ticks, exact)
             return guided
-        return self._policy.infer(observation, _actions(ours, "committed", actions) if "committed" in ours else None)
+        return self._policy.infer(observation, given.get("committed"))
+
+    def _actions(self, ours: Mapping[str, Any], name: str, size: int) -> Float32Array:
+        """Given actions of a message, float32 [at most H, A]."""
+        found, horizon = ours[name], self._interface.horizon
+        is_array = isinstance(found, np.ndarray) and found.ndim == 2 and found.dtype.kind == "f"
+        if not is_array or found.shape[1] != size or len(found) > horizon:
+            raise WireError(f"{name} are no actions [d, {size}] with d at most {horizon}")
+        with np.errstate(over="ignore"):
+            actions: Float32Array = found.astype(np.float32)
+        if not np.isfinite(actions).all():
+            raise WireError(f"{name} holds numbers that are not finite")
+        return actions
 
     def _past(self, ours: Mapping[str, Any]) -> tuple[Observation, ...]:
         """The observations of the ticks before: of requests before they would be too far apart."""
@@ -291,12 +309,3 @@ def _integer(ours: Mapping[str, Any], name: str, default: int) -> int:
     if name in ours and (type(value) is not int or not 0 <= value < _LARGEST_NUMBER):
         raise WireError(f"{name} is {str(value)[:40]}; send an integer of at least 0")
     return int(value)
-
-
-def _actions(ours: Mapping[str, Any], name: str, size: int) -> Float32Array:
-    found = ours[name]
-    if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != size or found.dtype.kind != "f":
-        raise WireError(f"{name} are no actions [d, {size}]")
-    if not np.isfinite(found).all():
-        raise WireError(f"{name} holds numbers that are not finite")
-    return found.astype(np.float32)

@@ -29,7 +29,8 @@ def connect(url: str) -> RemotePolicy:
         RemoteError: If there is no server, or its policy does not fit the interface.
     """
     parts, options = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
-    if parts.scheme not in ("openpi", "openpis", "groot") or not parts.hostname:
+    has_port = ":" in parts.netloc.rpartition("]")[2]  # ZeroMQ has no default
+    if parts.scheme not in ("openpi", "openpis", "groot") or not parts.hostname or not has_port:
         raise UserError(f"{url!r} names no policy server; expected openpi://HOST:PORT or groot://HOST:PORT")
     if unknown := next((name for name in options if name not in _OPTIONS), None):
         raise UserError(f"{url}: there is no option {unknown!r}.{did_you_mean(unknown, _OPTIONS)}")

@@ -144,12 +144,17 @@ class RemoteInterface:
                 image = image.transpose(1, 2, 0)
             images[camera] = np.array(image)  # a view of the message cannot be written to, which torch warns of
         parts = [_array(message, key) for key in self.keys.state]
-        if any(part.ndim != 1 or not np.isfinite(part).all() for part in parts):
-            raise WireError(f"the state in {[*self.keys.state]} has to be lists of finite numbers")
+        for (key, size), part in zip(self.keys.state.items(), parts, strict=True):
+            if part.ndim != 1 or (size and len(part) != size):
+                raise WireError(f"{key} is {part.dtype} {[*part.shape]}; expected is [{size or self.spec.state_dim}]")
+        with np.errstate(over="ignore"):
+            state = np.concatenate(parts).astype(np.float32)
+        if not np.isfinite(state).all():
+            raise WireError(f"the state in {[*self.keys.state]} has numbers that are not finite; send finite ones")
         prompt = _get(message, self.keys.prompt, "")
         if not isinstance(prompt, str):
             raise WireError(f"{self.keys.prompt} is a {type(prompt).__name__}; send a sentence")
-        observation = Observation(images, np.concatenate(parts).astype(np.float32), prompt, tick)
+        observation = Observation(images, state, prompt, tick)
         self.spec.check(observation)
         return observation
 

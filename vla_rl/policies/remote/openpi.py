@@ -47,10 +47,9 @@ class OpenpiPolicy(RemotePolicy):
                 address, open_timeout=waits, close_timeout=_CLOSING_S, additional_headers=headers, **limits
             )
             self._connection = connection = opened.__enter__()  # `close` leaves it without a closing handshake
-            # A server that does not read must not hold this process in `send`.
-            seconds = struct.pack("ll", int(waits), int(waits % 1 * 1e6))
-            connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
             metadata = unpack(self._binary(connection.recv(timeout=waits)))
+            if self._is_ours and OURS not in metadata:
+                raise RemoteError(f"{self.url} no longer describes its policy; start the rollout again")
             self._is_ours = OURS in metadata
             return RemoteInterface.declared(metadata[OURS], self.url) if self._is_ours else interface
         except InvalidStatus as error:
@@ -93,6 +92,9 @@ class OpenpiPolicy(RemotePolicy):
                 self._check_same(found)
             assert self._connection is not None
             try:
+                # A server that does not read must not hold this process in `send`.
+                seconds = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
+                self._connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
                 self._connection.send(data)
                 return self._binary(self._connection.recv(timeout=timeout_s))
             except TimeoutError as error:

@@ -70,6 +70,11 @@ class RemotePolicy(ABC):
                 raise RemoteError(
                     f"{url} does not describe its policy; name its interface: {url}?interface=libero, or a YAML file"
                 )
+            if found is interface and found.n_obs_steps > 1:
+                raise RemoteError(
+                    f"{url} takes one observation, the interface has n_obs_steps {found.n_obs_steps}; "
+                    "serve the policy with `vla-rl serve`"
+                )
         except BaseException:
             self.close()
             raise

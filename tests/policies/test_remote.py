@@ -139,6 +139,12 @@ class TestRemotePolicy:
         expected = local.infer_guided(seen, given_, 2, True)  # type: ignore[attr-defined]
         np.testing.assert_array_equal(remote.infer_guided(seen, given_, 2, True).actions, expected.actions)
 
+    def test_sentences_of_clients_do_not_pile_up(self, folder: Path) -> None:
+        policy: Any = load_policy(folder)
+        for number in range(500):
+            policy.twin()._tokens(f"push number {number}")
+        assert len(policy._text) <= 100
+
     def test_latency_is_measured(self, connect: Callable[[str], Any], url: str) -> None:
         remote = connect(url)
         remote.reset(0)

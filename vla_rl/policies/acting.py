@@ -40,6 +40,9 @@ class Draw(NamedTuple):
     committed: Tensor | None
 
 
+_KEPT_SENTENCES = 100
+
+
 class ActingPolicy:
     """Plans chunks with a `TrainablePolicy`.
 
@@ -186,6 +189,8 @@ class ActingPolicy:
 
     def _tokens(self, task: str) -> Tensor:
         if task not in self._text:
+            if len(self._text) >= _KEPT_SENTENCES:  # a server's clients may send a new one each time
+                self._text.clear()
             self._text[task] = self.model.tokenize([task]).to(self.device)
         return self._text[task]
 

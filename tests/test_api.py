@@ -23,6 +23,7 @@ from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
 from vla_rl.training.evaluation import evaluate_parts
+from vla_rl.training.plan import evaluation_seed
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "own_task"))
 from own_task import SIZE, DotEnv
@@ -124,6 +125,16 @@ def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -
     assert "data:video/mp4;base64," in film._repr_html_()
     film.save("film.webp")
     assert Path("film.webp").stat().st_size > 100
+
+
+class OtherDot(Dot):
+    """The same task under another name."""
+
+
+def test_an_object_plays_every_task_as_a_folder_does(place: SimpleNamespace) -> None:
+    found = vla.evaluate(Seeing(looks=True), place.env, 4, settings={"task.also": [f"{__name__}:OtherDot"]})
+    assert found.tasks == (f"{__name__}:Dot", f"{__name__}:OtherDot") * 2
+    assert found.seeds == tuple(evaluation_seed(index) for index in (0, 0, 1, 1))
 
 
 def test_a_comparison_stops_when_it_is_decided(place: SimpleNamespace) -> None:

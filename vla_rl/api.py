@@ -330,9 +330,11 @@ def _evaluation(
         config = _acting_config(as_env(env).task, _run_of(policy), changes)
         if folder is None:
             call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ
+            tasks = config.task.envs
+            places = [divmod(index, len(tasks)) for index in range(episodes)]
             jobs = [
-                RolloutJob(f"{call}-{index:06d}", out, config.task.env, (plan.evaluation_seed(index),), out)
-                for index in range(episodes)
+                RolloutJob(f"{call}-{index:06d}", out, tasks[task], (plan.evaluation_seed(start),), out)
+                for index, (start, task) in enumerate(places)
             ]
             build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
             workers: RolloutPool | RayRolloutPool = RolloutPool(build, workers=0)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vla_rl.core.errors import UserError
+from vla_rl.report.outcomes import Comparison, Outcomes
 from vla_rl.report.run_files import Evaluation
 from vla_rl.report.statistics import fisher_p, mcnemar_p, sequential_test, wilson_interval
 
@@ -103,6 +104,12 @@ def pairs_until_decided(success: float, other: float, seed: int, error: float, m
         if len(played) == most:
             return most, 0
     raise AssertionError
+
+
+@pytest.mark.parametrize("other", [Outcomes((1, 3), (True, False)), Outcomes((1, 2), (True, False), (), ("a", "b"))])
+def test_only_the_same_episodes_are_compared(other: Outcomes) -> None:
+    with pytest.raises(UserError, match="other seeds or tasks"):
+        Comparison(Outcomes((1, 2), (True, False), (), ("a", "a")), other)
 
 
 def test_the_evidence_is_the_binomial_ratio() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Uint8Array
 from vla_rl.report.statistics import sequential_test, wilson_interval
 
@@ -95,6 +96,9 @@ class Comparison:
 
     The decision may be read after every pair of episodes: see `vla_rl.report.statistics.sequential_test`.
 
+    Raises:
+        UserError: If the policies played different episodes.
+
     Attributes:
         a: Outcomes of the first policy.
         b: Outcomes of the second policy, on the same seeds in the same order.
@@ -112,6 +116,10 @@ class Comparison:
     a: Outcomes
     b: Outcomes
     error: float = 0.05
+
+    def __post_init__(self) -> None:
+        if (self.a.seeds, self.a.tasks) != (self.b.seeds, self.b.tasks):
+            raise UserError("the two policies played other seeds or tasks; evaluate both on the same ones")
 
     @property
     def better(self) -> Literal["a", "b"] | None:

@@ -131,6 +131,16 @@ def test_images_of_another_scale_are_refused(tmp_path: Path) -> None:
         adopt(tmp_path / "theirs", 30)
 
 
+def test_images_of_another_range_are_refused(tmp_path: Path) -> None:
+    from lerobot.configs import NormalizationMode
+
+    ranges = {"STATE": NormalizationMode.MEAN_STD, "ACTION": NormalizationMode.MEAN_STD}
+    options = {"normalization_mapping": {**ranges, "VISUAL": NormalizationMode.MIN_MAX}}
+    save("act", tmp_path / "theirs", images={**IMAGENET, "max": (0.5, 0.5, 0.5)}, **options)
+    with pytest.raises(CheckpointError, match=r"camera 'front' is normalized by max \[0.5"):
+        adopt(tmp_path / "theirs", 30)
+
+
 def test_a_folder_that_lacks_something_says_what(tmp_path: Path) -> None:
     save("act", tmp_path / "theirs")
     file = tmp_path / "theirs" / "policy_preprocessor.json"

@@ -51,8 +51,8 @@ def adopt(
         sizes = {tuple(shape[1:]) for shape in cameras.values()}
         if len(sizes) > 1:
             raise ValueError(f"its cameras have the sizes {sorted(sizes)}; only cameras of one size can act here")
-        if step["config"]["norm_map"].get("VISUAL", "IDENTITY") != "IDENTITY":
-            _check_images(found, cameras)
+        if (mode := step["config"]["norm_map"].get("VISUAL", "IDENTITY")) != "IDENTITY":
+            _check_images(found, cameras, ("min", "max") if mode == "MIN_MAX" else ("mean", "std"))
         spec = PolicySpec(
             str(raw["type"]),
             tuple(cameras),
@@ -84,9 +84,9 @@ def _vector(found: Mapping[str, Any], name: str, uses_quantiles: bool) -> Vector
     return VectorStatistics(**rows, floor=(0.0,) * size, limit=(_NO_LIMIT,) * size)
 
 
-def _check_images(found: Mapping[str, Any], cameras: Mapping[str, Any]) -> None:
+def _check_images(found: Mapping[str, Any], cameras: Mapping[str, Any], names: Sequence[str]) -> None:
     for camera in cameras:
-        for name in ("mean", "std"):
+        for name in names:
             values = np.asarray(found[f"{IMAGE_PREFIX}{camera}.{name}"]).ravel()
             if values.shape != (3,) or np.abs(values - IMAGENET[name]).max() > 1e-3:
                 raise ValueError(

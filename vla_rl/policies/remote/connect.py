@@ -29,16 +29,17 @@ def connect(url: str) -> RemotePolicy:
         RemoteError: If there is no server, or its policy does not fit the interface.
     """
     parts, options = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
-    has_port = ":" in parts.netloc.rpartition("]")[2]  # ZeroMQ has no default
-    if parts.scheme not in ("openpi", "openpis", "groot") or not parts.hostname or not has_port:
+    if parts.scheme not in ("openpi", "openpis", "groot") or not parts.hostname:
         raise UserError(f"{url!r} names no policy server; expected openpi://HOST:PORT or groot://HOST:PORT")
     if unknown := next((name for name in options if name not in _OPTIONS), None):
         raise UserError(f"{url}: there is no option {unknown!r}.{did_you_mean(unknown, _OPTIONS)}")
     try:
         timeout_s = float(options.get("timeout_s", "2"))
-        _ = parts.port
+        has_port = parts.port is not None
     except ValueError as error:
         raise UserError(f"{url}: {error}") from error
+    if parts.scheme == "groot" and not has_port:  # ZeroMQ has no default
+        raise UserError(f"{url!r} names no port; expected groot://HOST:PORT")
     if not 0 < timeout_s <= 3600:
         raise UserError(f"{url}: timeout_s is {timeout_s:g}; expected is a number of seconds in (0, 3600]")
     interface = RemoteInterface.read(options["interface"]) if "interface" in options else None

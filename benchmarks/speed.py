@@ -95,7 +95,7 @@ def pair(before: Path, seed: int) -> dict[str, Any]:
             arguments = [str(_HERE / "benchmarks" / "speed_round.py"), f"{folder}/run", str(config), f"seed={seed}"]
             environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
             done = subprocess.run(
-                [sys.executable, *arguments], env=environment, cwd=folder, capture_output=True, text=True
+                [sys.executable, "-P", *arguments], env=environment, cwd=folder, capture_output=True, text=True
             )
         if done.returncode:
             raise RuntimeError(done.stderr)

@@ -83,7 +83,8 @@ ELSEWHERE = {
 }
 UNRUN = {
     r"make test$": "it is what runs the tests",
-    r"python -m benchmarks (robot|known)\b": "hours; the results are in docs/results",
+    r"python -m benchmarks (robot|known|speed)\b": "hours; the results are in docs/results",
+    r"git worktree add\b": "needs the history of the repository",
     r"vla-rl .*--robot (lerobot|ros2)\b": "needs the arm; tests/robot_io runs the same on arms in memory",
     r"lerobot-calibrate\b": "needs the arm",
     r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",

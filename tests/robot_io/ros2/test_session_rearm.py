@@ -59,7 +59,8 @@ def make_session(duration_s=1.0, **gate):
     config = MockRobotConfig(joints=2, control_hz=20.0, image_size=8, duration_s=duration_s)
     robot = MockRobot(config, clock=MonotonicClock())
     spec = SimpleNamespace(image_size=(8, 8), cameras=("front",), state_dim=2, action_dim=2)
-    session._policy, session.interface = SimpleNamespace(spec=spec, horizon=8), SimpleNamespace(image_size=None)
+    session._policy = SimpleNamespace(spec=spec, horizon=8, n_obs_steps=1)
+    session.interface = SimpleNamespace(image_size=None)
     session._load_policy = Still
     session._execution = execution_config("naive", hold_ticks=10, cold_start_ticks=10)
     session._gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2, **gate), 20.0)

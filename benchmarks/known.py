@@ -303,7 +303,7 @@ def table(result: dict[str, Any]) -> str:
     note = (
         "Success is a mean over seeds; in brackets, the 95 % Wilson interval of these very policies. "
         "Held-out starts: 100, aloha 50. A sample is a simulator step; Meta-World: two steps, as IBRL counts. "
-        "The critic's gain is that of the last policy. "
+        "The gain of the critic is measured on the last policy. "
         f"Hours are wall-clock time with two workers. {origin(cells)} Command: `{result['command']}`."
     )
     picture = f"![Success against practice episodes and against simulator steps](../{PICTURE})"

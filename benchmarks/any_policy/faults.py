@@ -62,7 +62,7 @@ class FaultyServer:
         self.port = self.injected = 0
 
     async def run(self, host: str, port: int, stops: Callable[[], bool]) -> None:
-        """See `PolicyServer.run`."""
+        """Serve until `stop`, as `PolicyServer.run` does."""
         async with serve(self._converse, host, port, compression=None, max_size=None, close_timeout=0.05) as server:
             self.port = server.sockets[0].getsockname()[1]
             while not stops():

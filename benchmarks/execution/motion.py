@@ -36,8 +36,8 @@ class Motion(Subscriber):
 
     def measures(self) -> dict[str, float]:
         """Measure all attempts. ``seam_ratio`` is the 99th percentile of the jumps at seams over the median jump within
-        chunks, ``within_ratio`` that of the jumps within. Also the root mean square jerk of the command, in the
-        action's units per second^3.
+        chunks. ``within_ratio`` is the 99th percentile of the jumps within chunks over the same median. The root mean
+        square jerk of the command is in the action's units per second^3.
         """
         self.begin()
         within, seams, jerks = (np.concatenate(parts) for parts in (self._within, self._seams, self._jerks))

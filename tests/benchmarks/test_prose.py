@@ -58,15 +58,6 @@ def act(robot, policy):
     assert "24 words, at most 20" in lines[1]
 
 
-def test_the_list_of_unchecked_files_only_shrinks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    todo = tmp_path / "todo.txt"
-    todo.write_text("LICENSE.md\nvla_rl/core/errors.py\n")
-    monkeypatch.setattr(prose, "TODO", todo)
-    monkeypatch.setattr(prose, "files", lambda: ["vla_rl/core/errors.py"])
-    monkeypatch.setattr(prose, "findings", lambda name: iter(()))
-    assert [problem.split()[1] for problem in prose.problems()] == ["LICENSE.md", "vla_rl/core/errors.py"]
-
-
 def test_sentences_are_counted_as_they_are_read() -> None:
     text = "It reads `a long command` (e.g. [a link](page.md#x)). It takes 95 % of it, vs. half before."
     assert [prose.words(sentence) for sentence in prose.sentences(text)] == [6, 8]

@@ -4,8 +4,8 @@ Each action passes the watchdogs (shape, finite numbers, ages of observation and
 workspace, then the rate limit, or velocity, acceleration and jerk limits. A fault brakes the robot to rest and holds
 it. A fault may pass; one that lasts latches the stop, and only a person re-arms it. What the joint monitor or an
 interlock reports, and a pause of this process, latch it at once. A robot that pushes against something, or was moved in
-a pause, then holds at its measured place. Its last command would push on, or pull it back. After a pause the gate sends
-nothing until a reading says where the robot is. Every change has a reason, which is returned with the command, counted,
+a pause, then holds at its measured place. Its last command would push on, or pull it back. The gate sends nothing until
+two readings agree where such a robot is. Every change has a reason, which is returned with the command, counted,
 and logged when it begins. Called from the control thread only.
 
 Order of a stop: hold while braking -> at rest, latched -> the loop calls the robot's `stop`, which damps -> until
@@ -146,9 +146,11 @@ class SafetyGate:
         self._fault_since_ns: int | None = None
         self._active = 0
         self._condition: Condition | None = None
+        self._read_before = posture  # by the reading before the newest one
         self._gave_way = 0  # for which reasons
         self._admitted_ns = _LONG_AGO  # times before it are no pause
-        self._paused_ns: int | None = None  # Start of the current pause; the robot's place is unknown until a reading
+        self._unknown_since_ns: int | None = None  # The robot's place is unknown until two later readings agree
+        self._unknown_why = 0
         self._joint_monitor.reset(posture)
 
     def rearm(self) -> None:
@@ -163,8 +165,12 @@ class SafetyGate:
             near, quaternions = self._motion.previous, self.config.quaternions
             position, command = (nearer_signs(values, near, quaternions) for values in condition[:2])
             condition = condition._replace(position=position, command=command)
+        if self._condition is not None and condition.captured_ns > self._condition.captured_ns:
+            self._read_before = self._condition.position
         self._condition = condition
         reasons = self._joint_monitor.update(condition)
+        if reasons & _BLOCKED & ~self._interlocks and not self._readings_agree(condition):
+            self._unknown_since_ns, self._unknown_why = condition.captured_ns, reasons & _BLOCKED
         if not reasons and not condition.interlocks:
             return
         if not self._interlocks:
@@ -175,7 +181,7 @@ class SafetyGate:
     @property
     def at_rest(self) -> bool:
         """Whether the robot is at rest. In a pause it has stopped by itself, at an unknown place."""
-        return self._paused_ns is not None or self._motion.at_rest
+        return self._unknown_since_ns is not None or self._motion.at_rest
 
     def brake(self, commands_left: int | None = None) -> Float32Array:
         return self._motion.brake(commands_left or self.commands_per_tick)
@@ -188,16 +194,17 @@ class SafetyGate:
             with np.errstate(over="ignore"):  # too large for float32 is not finite
                 action = action.astype(np.float32)
         reasons = self._interlocks | self._check(action, now_ns, observed_ns, planned_ns)
-        if self._paused_ns is not None:
-            reasons |= _LOOP_PAUSED
-            self._end_pause(now_ns, self._paused_ns)
-        if fresh := reasons & _BLOCKED & ~self._gave_way:
+        if self._unknown_since_ns is not None:
+            reasons |= self._unknown_why
+            self._find_place(now_ns, self._unknown_since_ns)
+        fresh = reasons & _BLOCKED & ~self._gave_way
+        if fresh and self._unknown_since_ns is None:
             self._gave_way |= fresh
             squeezing = self._yielding[self._joint_monitor.pushing[self._yielding]]
             self._give_way(np.union1d(self._may_yield, squeezing))
         if reasons or self.latched or self._fault_since_ns is not None:
             reasons = self._latch(reasons, now_ns)
-        if self._paused_ns is not None:
+        if self._unknown_since_ns is not None:
             self._account(reasons)
             return Verdict(self._motion.previous[None][:0], reasons, held=True, stopped=self._lasts(now_ns))
         count, held = commands_left or self.commands_per_tick, reasons != 0
@@ -223,25 +230,33 @@ class SafetyGate:
         if now_ns - planned_ns > self._max_action_age_ns:
             reasons |= _ACTION_STALE
         if now_ns - self._admitted_ns > self._max_gap_ns:
-            self._paused_ns = self._admitted_ns
+            self._unknown_since_ns, self._unknown_why = self._admitted_ns, _LOOP_PAUSED
             paused_ms = (now_ns - self._admitted_ns) * 1e-6
             self.why = self.why or f"no command was sent for {paused_ms:.0f} ms: it stood still"
         self._admitted_ns = now_ns
         return reasons
 
-    def _end_pause(self, now_ns: int, paused_ns: int) -> None:
+    def _find_place(self, now_ns: int, since_ns: int) -> None:
         """Hold where the robot is. It has stopped at the last command: braking would move it again. A person may have
-        moved it in the pause, so only a later reading shows where it is.
+        moved it, so only later readings show where it is. One reading alone may be wrong: the command would jump there.
         """
         condition, moved = self._condition, self._may_yield[:0]
         if condition is not None:
-            if condition.captured_ns <= paused_ns or now_ns - condition.captured_ns > self._max_observation_age_ns:
+            if condition.captured_ns <= since_ns or now_ns - condition.captured_ns > self._max_observation_age_ns:
+                return
+            if not self._readings_agree(condition):
                 return
             # Joints that sag a little under their load keep their command.
             away = self._joint_monitor.is_away(condition.position, self._motion.previous)
             moved = self._may_yield[away[self._may_yield]]
-        self._paused_ns = None
+        self._unknown_since_ns = None
         self._give_way(moved)
+
+    def _readings_agree(self, condition: Condition) -> bool:
+        """Return whether the last two readings are at most one tick of motion apart."""
+        dims = np.setdiff1d(self._may_yield, condition.rate_dims)
+        apart = np.abs(condition.position[dims] - self._read_before[dims])
+        return not (np.isfinite(apart) & (apart > self._one_tick[dims])).any()
 
     def _give_way(self, dims: NDArray[np.int_]) -> None:
         """From here on these dimensions hold where they are, neither pushing on nor pulled back; all are at rest."""

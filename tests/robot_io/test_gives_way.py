@@ -21,11 +21,11 @@ LIMITS = RobotLimits(
     low=(-1.0,), high=(1.0,), max_velocity=(2.0,), joint_monitor=JointMonitorConfig(max_effort=(MAX_EFFORT,))
 )
 SLOW = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(0.5,))
-TICK_STEP = 0.5 / HZ
+TICK_STEP, TICK_NS = 0.5 / HZ, round(1e9 / HZ)
 
 
 class Arm:
-    """One position-controlled joint, stopped as `Ros2Robot` and `LerobotRobot` are: by the last command again."""
+    """One position-controlled joint. Its motor holds the last command by itself, as those of the real robots do."""
 
     control_hz, terminated, truncated, success = HZ, False, False, None
 
@@ -56,8 +56,7 @@ class Arm:
         self.command = self.position = action.copy()
         return action
 
-    def stop(self) -> None:
-        self.write(self.command)
+    def stop(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -96,9 +95,6 @@ class LatePausedArm(PausedArm):
             self.told = super().condition()
         return self.told
 
-    def stop(self) -> None:
-        """Motors hold their goal by themselves."""
-
 
 def towards(target: float) -> Demonstrator:
     action = np.array([target], np.float32)
@@ -135,8 +131,9 @@ def test_what_is_told_as_velocities_rests_by_itself() -> None:
     for rate_dims, held in (((), 0.4), ((0,), 0.0)):
         gate = SafetyGate(LIMITS, HZ)
         gate.reset(np.zeros(1, np.float32))
-        gate.inspect(Condition(np.float32([0.4]), np.zeros(1, np.float32), 0, rate_dims=rate_dims))
-        verdict = gate.admit(np.zeros(1, np.float32), 0, 0, 0)
+        for now_ns in (0, TICK_NS):
+            gate.inspect(Condition(np.float32([0.4]), np.zeros(1, np.float32), now_ns, rate_dims=rate_dims))
+            verdict = gate.admit(np.zeros(1, np.float32), now_ns, now_ns, now_ns)
         assert Reason.FOLLOWING_ERROR in Reason(verdict.reasons)
         assert verdict.commands[-1, 0] == np.float32(held)
 
@@ -166,8 +163,9 @@ def test_after_a_pause_only_joints_that_were_moved_give_way(position: float, hel
     gate.reset(told)
     gate.inspect(Condition(told, told, 0))
     gate.admit(told, 0, 0, 0)
-    gate.inspect(Condition(np.float32([position]), told, LATE_NS))
-    verdict = gate.admit(told, LATE_NS, LATE_NS, LATE_NS)
+    for now_ns in (LATE_NS, LATE_NS + 1):
+        gate.inspect(Condition(np.float32([position]), told, now_ns))
+        verdict = gate.admit(told, now_ns, now_ns, now_ns)
     assert verdict.stopped
     assert Reason.LOOP_PAUSED in Reason(verdict.reasons)
     assert verdict.commands[-1, 0] == np.float32(held)
@@ -182,10 +180,54 @@ def test_after_a_pause_nothing_is_sent_until_a_reading_of_afterwards_is_there(ag
     gate.admit(told, 0, 0, 0)
     verdict = gate.admit(told, LATE_NS, LATE_NS, LATE_NS)
     assert (verdict.commands.shape, verdict.held, verdict.stopped) == ((0, 1), True, False)
-    gate.inspect(Condition(np.float32([0.9]), told, LATE_NS + 1))
-    verdict = gate.admit(told, LATE_NS + 2, LATE_NS, LATE_NS)
+    for read_ns in (LATE_NS + 1, LATE_NS + 2):
+        gate.inspect(Condition(np.float32([0.9]), told, read_ns))
+        verdict = gate.admit(told, read_ns, LATE_NS, LATE_NS)
     assert verdict.stopped
     assert verdict.commands.tolist() == [[np.float32(0.9)]]
+
+
+def commands_after(readings: list[float], pause_ns: int = 0) -> list[list[float]]:
+    """Return the commands of the ticks in which a gate that rests at 0 gets these readings."""
+    gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
+    gate.reset(told)
+    now_ns, sent = 0, []
+    if pause_ns:
+        gate.inspect(Condition(told, told, 0))
+        gate.admit(told, 0, 0, 0)
+    for tick, position in enumerate(readings):
+        now_ns = pause_ns + tick * TICK_NS
+        gate.inspect(Condition(np.float32([position]), told, now_ns))
+        sent.append(gate.admit(told, now_ns, now_ns, now_ns).commands[:, 0].round(3).tolist())
+    return sent
+
+
+@pytest.mark.parametrize("pause_ns", [0, LATE_NS])
+def test_one_reading_that_is_off_moves_no_robot(pause_ns: int) -> None:
+    """It is the first after the start, or after a pause."""
+    assert commands_after([0.6, 0.0, 0.0, 0.0], pause_ns) == [[], [], [0.0], [0.0]]
+
+
+@pytest.mark.parametrize("pause_ns", [0, LATE_NS])
+def test_two_readings_that_agree_say_where_a_robot_was_moved(pause_ns: int) -> None:
+    assert commands_after([0.6, 0.6, 0.6], pause_ns) == [[], [pytest.approx(0.6)], [pytest.approx(0.6)]]
+
+
+def test_a_robot_that_is_being_moved_at_the_start_is_sent_nothing_until_it_is_still() -> None:
+    """Also by less than what counts as away from a command."""
+    assert commands_after([0.05, 0.1, 0.15, 0.15]) == [[], [], [], [pytest.approx(0.15)]]
+
+
+def test_one_reading_that_is_off_after_a_silence_moves_no_robot() -> None:
+    gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
+    gate.reset(told)
+    sent = []
+    for tick in range(20):
+        now_ns = tick * TICK_NS
+        read_ns = 9 * TICK_NS if 9 < tick < 15 else now_ns
+        gate.inspect(Condition(np.float32([0.6]) if tick == 15 else told, told, read_ns))
+        sent.append(gate.admit(told, now_ns, read_ns, now_ns).commands)
+    assert np.concatenate(sent).max() == 0.0
 
 
 @pytest.mark.parametrize("kind", ["steps", "velocities"])
@@ -199,8 +241,9 @@ def test_a_robot_that_also_takes_steps_or_velocities_gets_no_old_target_after_a_
     gate.admit(told, 0, 0, 0)
     assert not len(gate.admit(told, LATE_NS, LATE_NS, LATE_NS).commands)
     assert gate.at_rest
-    gate.inspect(Condition(np.float32([0.9, 0.0]), told, LATE_NS + 1, rate_dims=rates))
-    verdict = gate.admit(told, LATE_NS + 2, LATE_NS, LATE_NS)
+    for read_ns in (LATE_NS + 1, LATE_NS + 2):
+        gate.inspect(Condition(np.float32([0.9, 0.0]), told, read_ns, rate_dims=rates))
+        verdict = gate.admit(told, read_ns, LATE_NS, LATE_NS)
     assert verdict.commands.tolist() == [[np.float32(0.9), 0.0]]
 
 
@@ -255,13 +298,16 @@ def test_a_driver_that_comes_back_with_another_zero_does_not_throw_the_arm_to_th
     for tick in range(20):
         now_ns = tick * 50_000_000
         read_ns = 9 * 50_000_000 if 9 < tick < 15 else now_ns
-        read = np.float32([0.6]) if tick == 15 else told
+        read = np.float32([0.6]) if tick >= 15 else told
         gate.inspect(Condition(read, told, read_ns))
         verdict = gate.admit(np.zeros(1, np.float32), now_ns, read_ns, now_ns)
-        told = verdict.commands[-1]
+        if tick == 15:
+            assert not len(verdict.commands), "no old command in the new numbers"
+        else:
+            told = verdict.commands[-1]
         if verdict.stopped:
             break
-    assert tick == 15, "at once"
+    assert tick == 16, "as soon as two readings agree"
     assert told.tolist() == [np.float32(0.6)]
     assert "is at 0.6 after a silence, its command is 0" in gate.why
 
@@ -272,8 +318,9 @@ def test_what_reads_nothing_and_a_gripper_keep_what_they_were_told(read: Float32
     limits = RobotLimits(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3, discrete_dims=(1,))
     gate = SafetyGate(replace(limits, joint_monitor=JointMonitorConfig(max_effort=(5.0, 5.0, 5.0))), HZ)
     rest = gate.reset(np.zeros(3, np.float32))
-    gate.inspect(Condition(read, rest, 0, np.float32([9.0, 0.0, 9.0])))
-    verdict = gate.admit(np.float32([0.01, 1.0, 0.01]), 0, 0, 0)
+    for now_ns in (0, TICK_NS):
+        gate.inspect(Condition(read, rest, now_ns, np.float32([9.0, 0.0, 9.0])))
+        verdict = gate.admit(np.float32([0.01, 1.0, 0.01]), now_ns, now_ns, now_ns)
     assert verdict.stopped
     told = np.where(np.isnan(read), np.float32(0), read)
     np.testing.assert_array_equal(verdict.commands[-1], [told[0], 0.0, told[2]])

@@ -55,8 +55,9 @@ def test_a_robot_that_was_turned_in_a_pause_holds_there_whatever_the_sign() -> N
     rest = gate.reset(pose(0.0))
     gate.inspect(Condition(rest, rest, 0))
     gate.admit(rest, 0, 0, 0)
-    gate.inspect(Condition(pose(2.0) * FLIP, rest, 60 * TICK_NS))
-    verdict = gate.admit(rest, 60 * TICK_NS, 60 * TICK_NS, 60 * TICK_NS)
+    for now_ns in (60 * TICK_NS, 61 * TICK_NS):
+        gate.inspect(Condition(pose(2.0) * FLIP, rest, now_ns))
+        verdict = gate.admit(rest, now_ns, now_ns, now_ns)
     np.testing.assert_array_equal(verdict.commands[-1], pose(2.0))
 
 
@@ -165,6 +166,7 @@ def test_what_gives_way_to_a_reading_without_rotation_keeps_its_own() -> None:
     gate.admit(rest, 0, 0, 0)
     read = at(np.zeros(4, np.float32))
     read[0] = 0.9
-    gate.inspect(Condition(read, rest, 60 * TICK_NS))
-    verdict = gate.admit(rest, 60 * TICK_NS, 60 * TICK_NS, 60 * TICK_NS)
+    for now_ns in (60 * TICK_NS, 61 * TICK_NS):
+        gate.inspect(Condition(read, rest, now_ns))
+        verdict = gate.admit(rest, now_ns, now_ns, now_ns)
     np.testing.assert_array_equal(verdict.commands[-1], np.float32([0.9, *rest[1:]]))

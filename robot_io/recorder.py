@@ -4,8 +4,10 @@
 together when the attempt is over, after the loop has stopped the robot.
 """
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +17,8 @@ from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.types import PICTURED, Episode, Origin, Step, Uint8Array
+
+logger = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 1 << 20  # small: where memory is locked, all pages of a new block are filled at once
 
@@ -130,10 +134,24 @@ class Recorder(Subscriber):
             extras={name: _as_column(values[:length]) for name, values in self._extras.items()},
             state_dimensions=self._dimensions[0],
             action_dimensions=self._dimensions[1],
+            **self._final(self._last),
         )
         for listener in self._listeners:
             listener.on_episode(self.episode)
         return self.episode
+
+    def _final(self, last: Step) -> dict[str, Any]:
+        """Return the fields of the observation after the last command; none for one that no episode can hold."""
+        if last.final is None:
+            return {}
+        state = np.array(last.final.state, np.float32)
+        images = {name: np.array(image) for name, image in last.final.images.items()}
+        shapes = {name: column.shape for name, column in self._columns.items() if not name.startswith("#")}
+        is_whole = state.shape == last.observation.state.shape and np.isfinite(state).all()
+        if is_whole and {name: image.shape for name, image in images.items()} == shapes:
+            return {"final_state": state, "final_images": images}
+        logger.warning("episode %s: the observation after its last command is not whole, left out", self._episode_id)
+        return {}
 
     def _start(self, step: Step) -> None:
         """Lay the columns out by the first step; blocks of an earlier episode of the same shapes are used again."""

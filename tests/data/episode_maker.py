@@ -1,5 +1,6 @@
 """Small episodes for the tests of the data layer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,12 +59,16 @@ def episodes(draw: st.DrawFn) -> Episode:
         )
     )
     state_dim, action_dim = draw(st.integers(0, 3)), draw(st.integers(1, 3))
+    images = {
+        camera: random.integers(0, 256, (length, draw(st.integers(1, 5)), 3, 3), dtype=np.uint8) for camera in cameras
+    }
+    final: dict[str, Any] = {}
+    if draw(st.booleans()):
+        pictures = {camera: random.integers(0, 256, image.shape[1:], np.uint8) for camera, image in images.items()}
+        final = {"final_state": random.normal(size=state_dim).astype(np.float32), "final_images": pictures}
     return Episode(
         episode_id=draw(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,30}", fullmatch=True)),
-        images={
-            camera: random.integers(0, 256, (length, draw(st.integers(1, 5)), 3, 3), dtype=np.uint8)
-            for camera in cameras
-        },
+        images=images,
         state=random.normal(size=(length, state_dim)).astype(np.float32),
         action_policy=random.normal(size=(length, action_dim)).astype(np.float32),
         action_sent=random.normal(size=(length, action_dim)).astype(np.float32),
@@ -77,11 +82,23 @@ def episodes(draw: st.DrawFn) -> Episode:
         control_hz=draw(st.floats(1, 1000)),
         env_id=draw(st.text(max_size=30)),
         extras={name: random_column(random, dtype, (length, *tail)) for name, (dtype, tail) in extras.items()},
+        **final,
     )
+
+
+def with_final(episode: Episode, seed: int = 7) -> Episode:
+    """The episode with an observation of noise after its last command."""
+    random = np.random.default_rng(seed)
+    images = {name: random.integers(0, 256, image.shape[1:], np.uint8) for name, image in episode.images.items()}
+    state = random.normal(size=episode.state.shape[1]).astype(np.float32)
+    return replace(episode, final_state=state, final_images=images)
 
 
 def columns_of(episode: Episode) -> dict[str, NDArray[Any]]:
     columns = {name: getattr(episode, name) for name in ("state", "action_policy", "action_sent", "source")}
+    if episode.final_state is not None:
+        columns["final_state"] = episode.final_state
+    columns |= {f"final_images/{name}": image for name, image in episode.final_images.items()}
     columns |= {f"images/{name}": image for name, image in episode.images.items()}
     return columns | {f"extras/{name}": column for name, column in episode.extras.items()}
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from episode_maker import EXTRA_DTYPES, assert_same_episode, make_episode, random_column
+from episode_maker import EXTRA_DTYPES, assert_same_episode, make_episode, random_column, with_final
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import StoreError, UserError
@@ -41,7 +41,7 @@ def every_kind_of_episode() -> list[Episode]:
     return [
         make_episode("all-extras", extras=extras, source=np.array([2, 2, 2, 2, 2], np.uint8)),
         make_episode("plain", length=1, seed=3, success=False, terminated=False, task="another task", policy_version=7),
-        make_episode("failed", length=8, seed=4, success=False, origin=Origin.REAL, env_id="other", policy_version=-1),
+        with_final(make_episode("failed", length=8, success=False, origin=Origin.REAL, env_id="other")),
         make_episode("unseeded", length=2, seed=5, extras={"chunk_id": np.array([4, 5])}),
     ]
 

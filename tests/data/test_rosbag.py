@@ -101,6 +101,7 @@ def test_topics_are_synchronised_by_capture_time(tmp_path: Path, plugin: Storage
         np.testing.assert_array_equal(episode.images["front"][step], np.broadcast_to(expected, (4, 6, 3)))
     np.testing.assert_array_equal(episode.extras["captured_ns.front"], START_NS + ticks * 10**6)
     assert episode.extras["captured_ns.action"][1] == START_NS + 80 * 10**6
+    assert episode.final_state is None, "the bag ends with the last command"
     assert import_bag(bag, EpisodeStore(tmp_path / "store"), MAPPING) == [], "importing again adds nothing"
 
 
@@ -124,6 +125,9 @@ def test_a_bag_of_several_attempts_with_takeovers_and_outcomes(tmp_path: Path) -
     assert not second.source.any()
     assert first.state[0].tolist() == [-200, 200, 200, 0.5]
     assert first.images["front"].shape == (9, 2, 3, 3)
+    assert first.final_state is not None
+    assert first.final_state.tolist() == [-1100, 1100, 1080, 0.5], "one tick after the last command"
+    assert first.final_images["front"].shape == (2, 3, 3)
 
 
 BEGINS, ENDS = True, False

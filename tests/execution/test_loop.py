@@ -58,6 +58,10 @@ def test_an_episode_ends_with_the_task_and_is_recorded_whole() -> None:
     assert summary.terminated
     assert summary.held_ticks == summary.human_ticks == summary.missed_ticks == 0
     assert len(episode) == summary.ticks
+    assert episode.final_state is not None
+    assert np.abs(episode.final_state[:2] - episode.final_state[2:]).max() < 0.02, "after the last command: it touches"
+    assert np.abs(episode.state[-1, :2] - episode.state[-1, 2:]).max() >= 0.02, "before it"
+    assert episode.final_images["front"][0, 0, 0] == len(episode)
     assert summary.duration_s == pytest.approx(summary.ticks / 20)
     assert episode.success
     assert episode.terminated

@@ -218,3 +218,27 @@ def test_who_is_told_of_the_steps_of_an_attempt_is_told_of_its_episode() -> None
     still = np.zeros(2, np.float32)
     attempt = Attempts(robot, gate, Origin.REAL, "mock", [told]).run(Demonstrator(lambda: (still, still)), "a", 0, -1)
     assert told.episodes == [attempt.episode]
+
+
+@pytest.mark.parametrize("state", [np.zeros(2, np.float32), np.full(3, np.nan, np.float32)])
+def test_half_an_observation_after_the_end_costs_no_episode(recorder: Recorder, state: Float32Array) -> None:
+    recorder.begin("a", 5, 9)
+    last = make_step(0, last=True)
+    recorder.on_step(replace(last, final=replace(last.observation, state=state)))
+    (episode,) = listener(recorder).episodes
+    assert episode.final_state is None
+
+
+def test_a_robot_that_cannot_be_read_after_the_end_costs_no_episode(caplog: pytest.LogCaptureFixture) -> None:
+    class Unplugged(MockRobot):
+        def read(self) -> Observation:
+            if self.stopped_after is not None:
+                raise UserError("the arm cannot be read")
+            return super().read()
+
+    robot = Unplugged(MockRobotConfig(joints=2, control_hz=20.0, duration_s=0.2))
+    gate = SafetyGate(GateConfig(low=(-1.0,) * 2, high=(1.0,) * 2, max_velocity=(1.0,) * 2), 20.0)
+    still = np.zeros(2, np.float32)
+    attempt = Attempts(robot, gate, Origin.REAL, "mock").run(Demonstrator(lambda: (still, still)), "a", 0, -1)
+    assert attempt.episode.final_state is None
+    assert "the arm cannot be read" in caplog.text

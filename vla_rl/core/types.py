@@ -102,6 +102,7 @@ class Step:
         success: the outcome, known at the last step at the earliest.
         extras: further numbers of this tick by name, the same names at every step of an episode; they become columns
             of `Episode.extras`.
+        final: Observation after the last command, at the last step only; None if the robot could not be read.
     """
 
     observation: Observation
@@ -112,6 +113,7 @@ class Step:
     truncated: bool = False
     success: bool | None = None
     extras: Mapping[str, int | float] = field(default_factory=dict)
+    final: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,6 +142,10 @@ class Episode:
         action_dimensions: Names and units of the A numbers of both actions.
         source_columns: Columns of the source dataset: column -> the part of the episode that it became, its shape and
             its names, as JSON data. An export writes them again.
+        final_state: float32 [S], the state after the last command; None: the source has no observation after it. No
+            command belongs to it, so nothing that learns commands reads it.
+        final_images: camera name -> uint8 [H, W, 3], the pictures after the last command; empty without that
+            observation.
     """
 
     episode_id: str
@@ -160,6 +166,8 @@ class Episode:
     state_dimensions: Dimensions = UNDECLARED
     action_dimensions: Dimensions = UNDECLARED
     source_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    final_state: Float32Array | None = None
+    final_images: Mapping[str, Uint8Array] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.state)
@@ -209,7 +217,25 @@ class Episode:
         self.action_dimensions.check_size(self.action_sent.shape[1], f"{where}: action")
         if self.source.max(initial=0) > max(Source):
             raise UserError(f"{where}: source {self.source.max()} is unknown; known are 0 to {max(Source)}")
+        self._validate_final(where)
         return self
+
+    def _validate_final(self, where: str) -> None:
+        expected: dict[str, NDArray[Any]] = {}
+        found: dict[str, NDArray[Any]] = {}
+        if self.final_state is not None:
+            found["final_state"], expected["final_state"] = self.final_state, self.state[0]
+            expected |= {f"final_images[{name}]": image[0] for name, image in self.images.items()}
+        found |= {f"final_images[{name}]": image for name, image in self.final_images.items()}
+        if found.keys() != expected.keys():
+            raise UserError(f"{where}: the final observation has {sorted(found)}, expected {sorted(expected)} or none")
+        for name, row in expected.items():
+            array = found[name]
+            if array.dtype != row.dtype or array.shape != row.shape or not np.isfinite(array).all():
+                raise UserError(
+                    f"{where}: {name} is {array.dtype} {list(array.shape)}, expected {row.dtype} {list(row.shape)} of "
+                    "finite numbers, as in every step"
+                )
 
     @property
     def dimensions(self) -> Pair:
@@ -225,6 +251,7 @@ class Episode:
             state=states.apply(self.state),
             action_policy=actions.apply(self.action_policy),
             action_sent=actions.apply(self.action_sent),
+            final_state=None if self.final_state is None else states.apply(self.final_state),
             state_dimensions=expected[0] or self.state_dimensions,
             action_dimensions=expected[1] or self.action_dimensions,
         )

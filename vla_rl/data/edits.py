@@ -20,10 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
+import numpy as np
+
 from vla_rl.core.errors import DamagedError, StoreError, UserError
 from vla_rl.core.files import FileStamp, fsync_path, locked, stamp_of_file
 from vla_rl.core.json_files import check_seal, read_json, write_sealed
-from vla_rl.core.types import Episode
+from vla_rl.core.types import PICTURED, Episode
 
 _VERSION = 1
 
@@ -67,6 +69,12 @@ def edited(episode: Episode, changes: Changes) -> Episode:
     if "trim" not in changes:
         return episode
     kept = slice(*changes["trim"])
+    final: dict[str, Any] = {}
+    if kept.stop < len(episode):  # the observation after the last command that stays, if it has pictures of its own
+        images = {camera: images[kept.stop] for camera, images in episode.images.items()}
+        final = {"final_state": episode.state[kept.stop], "final_images": images}
+        if not episode.extras.get(PICTURED, np.ones(len(episode)))[kept.stop]:
+            final = {"final_state": None, "final_images": {}}
     return replace(
         episode,
         images={camera: images[kept] for camera, images in episode.images.items()},
@@ -75,6 +83,7 @@ def edited(episode: Episode, changes: Changes) -> Episode:
         action_sent=episode.action_sent[kept],
         source=episode.source[kept],
         extras={name: column[kept] for name, column in episode.extras.items()},
+        **final,
     )
 
 

@@ -1,9 +1,10 @@
 """One episode as one immutable Zarr 3 zip file.
 
 Any Zarr 3 library can read it. Arrays are ``state``, ``action_policy``, ``action_sent``, ``source``, ``images/CAMERA``
-and ``extras/NAME``, with the steps along the first axis. The header stands in the attributes of the root group. The
-zip's CRC32 guards every member, and the header carries a SHA-256 over all columns and itself, which `verify_file`
-recomputes.
+and ``extras/NAME``, with the steps along the first axis. ``final_state`` and ``final_images/CAMERA``, of one row, are
+the observation after the last command; older recordings have none. The header stands in the attributes of the root
+group. The zip's CRC32 guards every member, and the header carries a SHA-256 over all columns and itself, which
+`verify_file` recomputes.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from vla_rl.core.errors import DamagedError, StoreError, one_line
 from vla_rl.core.json_files import check_seal, parse_json, sealed
 from vla_rl.core.types import Episode, Source, Uint8Array
-from vla_rl.data.episode_header import COLUMN_NAME, LABELS, OPTIONAL_LABELS, EpisodeHeader, declared_by_source
+from vla_rl.data.episode_header import COLUMN_NAME, LABELS, OPTIONAL_LABELS, EpisodeHeader, only_where_declared
 
 SCHEMA_VERSION = 1
 SUFFIX = ".zarr.zip"
@@ -128,7 +129,7 @@ def read_file(file: Path) -> Episode:
     """Return the episode, verified. Raises as `read_file_header`; DamagedError for any change since it was written."""
     header = read_file_header(file)
     with _reading(file):
-        episode = _episode_of(header, _read_columns(file, header, _rows(header))).validate()
+        episode = _episode_of(header, _read_columns(file, header, _shapes(header))).validate()
         _expect(episode_digest(episode) == header.digest)
         return episode
 
@@ -143,8 +144,8 @@ def read_source(file: Path) -> Uint8Array:
 def _read_columns(file: Path, header: EpisodeHeader, paths: Collection[str]) -> dict[str, NDArray[Any]]:
     """Return columns by path."""
     with zipfile.ZipFile(file) as archive:
-        rows = _rows(header)
-        columns = {path: _StoredColumn(archive, path, (header.length, *rows[path])) for path in rows}
+        shapes = _shapes(header)
+        columns = {path: _StoredColumn(archive, path, shape) for path, shape in shapes.items()}
         claimed = sum(math.prod(column.shape) * column.dtype.itemsize for column in columns.values())
         if claimed > _UNSUSPICIOUS_BYTES + _USUAL_RATIO * file.stat().st_size:
             # A chunk at a time, before a small file may take much memory.
@@ -218,12 +219,15 @@ def _reading(file: Path) -> Iterator[None]:
         raise DamagedError(f"{file} is damaged ({reason}); `vla-rl doctor --repair {store}` sets it aside") from error
 
 
-def _rows(header: EpisodeHeader) -> dict[str, tuple[int, ...]]:
-    """Path of every column -> shape of a row."""
+def _shapes(header: EpisodeHeader) -> dict[str, tuple[int, ...]]:
+    """Path of every column -> its shape."""
     rows: dict[str, tuple[int, ...]] = {"state": (header.state_dim,), "source": ()}
     rows |= dict.fromkeys(("action_policy", "action_sent"), (header.action_dim,))
     rows |= {f"images/{camera}": (*size, 3) for camera, size in header.cameras.items()}
-    return rows | {f"extras/{name}": row for name, (_, row) in header.extras.items()}
+    rows |= {f"extras/{name}": row for name, (_, row) in header.extras.items()}
+    shapes = {path: (header.length, *row) for path, row in rows.items()}
+    final = ("state", *(f"images/{camera}" for camera in header.cameras)) if header.has_final else ()
+    return shapes | {f"final_{path}": (1, *rows[path]) for path in final}
 
 
 def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> Episode:
@@ -234,6 +238,8 @@ def _episode_of(header: EpisodeHeader, columns: Mapping[str, NDArray[Any]]) -> E
         action_sent=columns["action_sent"],
         source=columns["source"],
         extras={name: columns[f"extras/{name}"] for name in header.extras},
+        final_state=columns["final_state"][0] if header.has_final else None,
+        final_images={name: columns[f"final_images/{name}"][0] for name in header.cameras if header.has_final},
         **{name: getattr(header, name) for name in (*LABELS, *OPTIONAL_LABELS)},
     )
 
@@ -257,6 +263,10 @@ def storable_columns(episode: Episode) -> dict[str, NDArray[Any]]:
             if not isinstance(name, str) or not COLUMN_NAME.fullmatch(name):
                 raise StoreError(f"{where}: bad name {name!r} in {group}; use up to 100 of A-Z a-z 0-9 . _ -")
             columns[f"{group}/{name}"] = column
+    if episode.final_state is not None:
+        final: dict[str, NDArray[Any]] = {"final_state": episode.final_state}
+        final |= {f"final_images/{name}": image for name, image in episode.final_images.items()}
+        columns |= {path: np.asarray(array)[None] for path, array in final.items()}
     for path, column in columns.items():
         if not isinstance(column, np.ndarray) or column.dtype not in _DTYPES or column.ndim == 0:
             found = f"{column.dtype} {list(column.shape)}" if isinstance(column, np.ndarray) else type(column).__name__
@@ -287,7 +297,7 @@ def _header_of(episode: Episode) -> dict[str, Any]:
         "cameras": {name: list(image.shape[1:3]) for name, image in sorted(episode.images.items())},
         "extras": {name: [extra.dtype.str, list(extra.shape[1:])] for name, extra in sorted(episode.extras.items())},
         "human_steps": int(np.count_nonzero(episode.source == Source.HUMAN)),
-    } | declared_by_source(episode)
+    } | only_where_declared(episode)
 
 
 def _digest(header: dict[str, Any], columns: Mapping[str, "NDArray[Any] | _StoredColumn"]) -> str:

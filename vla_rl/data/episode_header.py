@@ -15,10 +15,11 @@ COLUMN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", re.ASCII)
 """What a camera or an extra column may be called: it becomes the name of a file."""
 _HEADER_KINDS = {"episode_id": str, "length": int, "task": str, "terminated": bool, "policy_version": int}
 _HEADER_KINDS |= {"control_hz": float, "env_id": str, "state_dim": int, "action_dim": int, "human_steps": int}
-_HEADER_KINDS |= {"digest": str}
+_HEADER_KINDS |= {"digest": str, "has_final": bool}
 DIMENSIONS = ("state_dimensions", "action_dimensions")
 """The header fields that are written only where the source declares names."""
 OPTIONAL_LABELS = (*DIMENSIONS, "source_columns")
+_OPTIONAL = (*OPTIONAL_LABELS, "has_final")
 LABELS = ("episode_id", "task", "success", "terminated", "origin", "policy_version", "seed", "control_hz", "env_id")
 """The header fields that are those of `Episode`; `OPTIONAL_LABELS` are so too."""
 
@@ -35,6 +36,7 @@ class EpisodeHeader:
         extras: name of each extra column -> (dtype as numpy writes it, shape of a row).
         human_steps: how many steps a person decided (`Source.HUMAN`).
         digest: SHA-256 over all columns and the other header fields, in hexadecimal.
+        has_final: Whether the observation after the last command is stored. Older recordings have none.
     """
 
     episode_id: str
@@ -56,6 +58,7 @@ class EpisodeHeader:
     state_dimensions: Dimensions = UNDECLARED
     action_dimensions: Dimensions = UNDECLARED
     source_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    has_final: bool = False
 
     @property
     def dimensions(self) -> Pair:
@@ -64,13 +67,14 @@ class EpisodeHeader:
 
     def to_plain(self) -> dict[str, Any]:
         """Return the header as JSON data."""
-        names = [each.name for each in fields(EpisodeHeader) if each.name not in OPTIONAL_LABELS]
-        return {name: getattr(self, name) for name in names} | declared_by_source(self)
+        names = [each.name for each in fields(EpisodeHeader) if each.name not in _OPTIONAL]
+        return {name: getattr(self, name) for name in names} | only_where_declared(self)
 
     @staticmethod
     def from_plain(raw: Mapping[str, Any]) -> "EpisodeHeader":
         """Return the header from JSON data. Raises KeyError, TypeError or ValueError for other data."""
-        values = {each.name: raw[each.name] for each in fields(EpisodeHeader) if each.name not in OPTIONAL_LABELS}
+        values = {each.name: raw[each.name] for each in fields(EpisodeHeader) if each.name not in _OPTIONAL}
+        values["has_final"] = raw.get("has_final", False)
         for name, kind in _HEADER_KINDS.items():
             if type(values[name]) is not kind:
                 raise TypeError(f"header field {name} is {values[name]!r}")
@@ -118,6 +122,12 @@ def declared_by_source(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
     pairs = zip(DIMENSIONS, (episode.state_dimensions, episode.action_dimensions), strict=True)
     declared = {name: dimensions.to_plain() for name, dimensions in pairs if dimensions}
     return declared | ({"source_columns": episode.source_columns} if episode.source_columns else {})
+
+
+def only_where_declared(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
+    """Return the header fields that not every episode has, as JSON data."""
+    has_final = episode.has_final if isinstance(episode, EpisodeHeader) else episode.final_state is not None
+    return declared_by_source(episode) | ({"has_final": True} if has_final else {})
 
 
 def check_camera_names(names: Iterable[str], rename: str) -> None:

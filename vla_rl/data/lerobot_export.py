@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,12 @@ from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import announced, track
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.cache_files import Layout, common_layout
-from vla_rl.data.episode_header import EpisodeHeader, declared_by_source
+from vla_rl.data.episode_header import EpisodeHeader, only_where_declared
 from vla_rl.data.lerobot_features import (
     DONE,
     ENVIRONMENT,
     EPISODE_LABELS,
+    FINAL_FOLDER,
     LABELS,
     LABELS_VERSION,
     REWARD,
@@ -69,6 +70,10 @@ class _Plan:
         if 0 not in shape and key not in self.features:
             self.features[key] = {"dtype": dtype, "shape": tuple(shape), "names": names}
             self.values[key] = values
+
+    def observations(self) -> list[str]:
+        """Return the columns of state and pictures."""
+        return [key for key in (*self.parts["state"], *self.parts["cameras"].values()) if key in self.values]
 
 
 def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None = None, video: bool = False) -> Path:
@@ -123,6 +128,7 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
                 for frame in _frames(episode, plan):
                     dataset.add_frame(frame)
                 dataset.save_episode(parallel_encoding=False)
+                _write_final(temporary / FINAL_FOLDER, episode, plan)
         dataset.finalize()
         temporary.rename(out_dir)
     except OSError as error:
@@ -243,7 +249,7 @@ def _pictures(camera: str) -> Values:
 
 
 def _part(vector: Values, begin: int, end: int, shape: Sequence[int]) -> Values:
-    return lambda episode: vector(episode)[:, begin:end].reshape(len(episode), *shape)
+    return lambda episode: vector(episode)[:, begin:end].reshape(-1, *shape)
 
 
 def _extra(name: str, column: ExtraColumn) -> Values:
@@ -266,9 +272,22 @@ def _succeeded(episode: Episode) -> NDArray[np.bool_]:
     return _is_last(episode) & bool(episode.success)
 
 
+def _write_final(folder: Path, episode: Episode, plan: _Plan) -> None:
+    """Write the observation after the last command, by the columns of the observations."""
+    from safetensors.numpy import save_file
+
+    if episode.final_state is None:
+        return
+    images = {camera: image[None] for camera, image in episode.final_images.items()}
+    as_step = replace(episode, images=images, state=episode.final_state[None])
+    rows = {key: np.ascontiguousarray(plan.values[key](as_step)[0]) for key in plan.observations()}
+    folder.mkdir(exist_ok=True)
+    save_file(rows, folder / f"{episode.episode_id}.safetensors")
+
+
 def _frames(episode: Episode, plan: _Plan) -> Iterator[dict[str, Any]]:
     """Return the steps of an episode as lerobot takes them."""
-    labels = {name: getattr(episode, name) for name in EPISODE_LABELS} | declared_by_source(episode)
+    labels = {name: getattr(episode, name) for name in EPISODE_LABELS} | only_where_declared(episode)
     extras = {name: plan.extras[name] for name in episode.extras}
     labels |= {"version": LABELS_VERSION, "parts": plan.parts}
     labels["extras"] = {name: [column.key, column.dtype, column.row] for name, column in extras.items()}

@@ -27,6 +27,11 @@ SUCCESS, REWARD, DONE = "next.success", "next.reward", "next.done"
 OURS = (LABELS, SUCCESS, REWARD, DONE, "intervention")
 """Columns of an export that say nothing beside the labels."""
 
+FINAL_FOLDER = "vla_rl_final"
+"""Folder of an export with the observation after the last command of each episode, as EPISODE_ID.safetensors. A row of
+a LeRobotDataset is a commanded step, so it cannot stand there.
+"""
+
 Feature = Mapping[str, Any]
 
 

@@ -29,9 +29,11 @@ from vla_rl.data.dataset_edits import DatasetEdits
 from vla_rl.data.edits import describe, edited
 from vla_rl.data.episode_file import header_of, storable_columns
 from vla_rl.data.episode_header import EpisodeHeader, Survey, check_camera_names
+from vla_rl.data.images import resized
 from vla_rl.data.lerobot_features import (
     ENVIRONMENT,
     EPISODE_LABELS,
+    FINAL_FOLDER,
     LABELS,
     LABELS_VERSION,
     OURS,
@@ -252,7 +254,7 @@ class _Reader:
         )
         if LABELS in table:
             self._used.update(OURS)
-            episode = _restore(episode, str(table[LABELS][0].as_py()), numbers)
+            episode = _restore(episode, str(table[LABELS][0].as_py()), numbers, self._final)
         else:
             used = {*_BOOKKEEPING, *mapping.state, mapping.action}
             unused = [key for key in table if key not in used and files.features[key]["dtype"] not in NOT_NUMERIC]
@@ -261,6 +263,19 @@ class _Reader:
             episode = self._interpret(episode, {key: numbers(key) for key in unused})
         storable_columns(episode)
         return edited(episode.validate(), self._edits.get(index, {}))
+
+    def _final(self, episode: Episode) -> Episode:
+        """Return an exported episode with the observation after its last command."""
+        from safetensors.numpy import load_file
+
+        file, mapping = self._files.folder / FINAL_FOLDER / f"{episode.episode_id}.safetensors", self._mapping
+        if not file.exists():
+            logger.warning("%s is missing: the episode has no observation after its last command", file)
+            return episode
+        rows = load_file(file)
+        state = [np.empty(0, np.float32), *(rows[key].astype(np.float32).ravel() for key in mapping.state)]
+        images = {name: resized(rows[mapping.cameras[name]], mapping.image_size) for name in episode.images}
+        return replace(episode, final_state=np.concatenate(state), final_images=images)
 
     def _interpret(self, episode: Episode, others: Mapping[str, NDArray[Any]]) -> Episode:
         """Return the episode with what lerobot's own optional columns say of it; the others become extras."""
@@ -322,7 +337,12 @@ def _exported_parts(files: LeRobotFiles) -> dict[str, Any]:
         return {**parts, "cameras": {str(name): str(key) for name, key in parts["cameras"].items()}}
 
 
-def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]) -> Episode:
+def _restore(
+    episode: Episode,
+    text: str,
+    numbers: Callable[[str], NDArray[Any]],
+    with_final: Callable[[Episode], Episode],
+) -> Episode:
     """Return the episode as it was before `export_lerobot`."""
     length = len(episode)
     with _undamaged_labels():
@@ -334,7 +354,7 @@ def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]
             values = numbers(key) if math.prod(row) > 0 else np.empty(0, dtype)
             extras[name] = ExtraColumn(key, dtype, tuple(row), tuple(row)).unpack(values, length)
         known = {name: labels[name] for name in EPISODE_LABELS} | {"origin": Origin(labels["origin"])}
-        return replace(
+        episode = replace(
             episode,
             action_policy=numbers("vla_rl.action_policy").reshape(length, -1),
             action_sent=numbers("vla_rl.action_sent").reshape(length, -1),
@@ -345,6 +365,8 @@ def _restore(episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]
             source_columns=labels.get("source_columns", {}),
             **known,
         )
+        has_final = labels.get("has_final", False)
+    return with_final(episode) if has_final else episode
 
 
 @contextlib.contextmanager

@@ -293,6 +293,7 @@ def _assemble(bag: _Bag, span: _Span, name: str) -> Episode:
         by_person = _switched_on(bag.marks["intervention"], ticks_ns)
         source = np.where(by_person, Source.HUMAN, Source.POLICY).astype(np.uint8)
     success = _outcome(bag.marks["success"], span) if mapping.success else None
+    final = _after(bag, span.begin + round(count * period_ns), picks["state"], looks)
     return Episode(
         episode_id=name,
         images=images,
@@ -311,7 +312,24 @@ def _assemble(bag: _Bag, span: _Span, name: str) -> Episode:
         extras=extras,
         state_dimensions=bag.dimensions["state"],
         action_dimensions=bag.dimensions["action"],
+        **final,
     ).validate()
+
+
+def _after(bag: _Bag, tick_ns: int, picks: Sequence[Int64Array], looks: Mapping[str, Int64Array]) -> dict[str, Any]:
+    """Return the observation one tick after the last command; nothing if a stream has no later message near it."""
+    tick, final = np.array([tick_ns]), []
+    lasts = [*zip(bag.vectors["state"], picks, strict=True), *((bag.cameras[name], looks[name]) for name in looks)]
+    for stream, index in lasts:
+        near = stream.nearest(tick)
+        if near[0] <= index[-1] or abs(stream.captured_ns[near[0]] - tick_ns) > bag.mapping.max_gap_s * 1e9:
+            return {}
+        final.append(near)
+    states = zip(bag.vectors["state"], final, strict=False)
+    state = np.concatenate([stream.values[near[0]] for stream, near in states]).astype(np.float32)
+    cameras = zip(looks, final[len(picks) :], strict=True)
+    pictures = {name: _pictures(bag, bag.cameras[name], near)[0] for name, near in cameras}
+    return {"final_state": state, "final_images": pictures}
 
 
 def _pick(bag: _Bag, stream: Stream, ticks_ns: Int64Array) -> Int64Array:

@@ -186,7 +186,9 @@ class EpisodeStore(Editable):
         if "trim" not in changes:
             return header
         source = read_source(self._file(episode_id))[slice(*changes["trim"])]
-        return replace(header, length=len(source), human_steps=int(np.count_nonzero(source == Source.HUMAN)))
+        has_final = header.has_final or changes["trim"][1] < header.length
+        human_steps = int(np.count_nonzero(source == Source.HUMAN))
+        return replace(header, length=len(source), human_steps=human_steps, has_final=has_final)
 
     def recorded(self, episode_id: str) -> Episode:
         """Read an episode as it was recorded, without its edits. Raises as `read`."""
@@ -288,7 +290,8 @@ def add_new(store: EpisodeStore, episodes: Iterable[Episode]) -> list[str]:
 
 
 def _is_recorded(store: EpisodeStore, episode: Episode) -> bool:
-    return store.recording(episode.episode_id).digest == episode_digest(episode)
+    without_final = replace(episode, final_state=None, final_images={})  # as sources were imported before
+    return store.recording(episode.episode_id).digest in map(episode_digest, (episode, without_final))
 
 
 def no_store_at(path: Path) -> StoreError:

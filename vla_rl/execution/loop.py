@@ -4,14 +4,18 @@ Runs in one thread and never waits for the policy. Inference elsewhere belongs t
 subscribers, a person at the controls to a source.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vla_rl.core.clock import Clock
+from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Condition, Gate, Robot, Subscriber, Verdict
 from vla_rl.core.types import Float32Array, Observation, Source, Step
 from vla_rl.execution.plan import ActionSource, TickAction, observed_ns
+
+logger = logging.getLogger(__name__)
 
 
 class EpisodicRobot(Robot, Protocol):
@@ -297,7 +301,16 @@ class _Attempt:
         }
         truncated = self.ended and not terminated
         success = robot.success if self.ended else None
-        return Step(observation, proposal.action_policy, sent, source, terminated, truncated, success, extras)
+        final = self._final() if self.ended else None
+        return Step(observation, proposal.action_policy, sent, source, terminated, truncated, success, extras, final)
+
+    def _final(self) -> Observation | None:
+        """Return the observation after the last command. A robot that moves has come to rest by then."""
+        try:
+            return replace(self._robot.read(), tick=self.pacer.tick + 1)
+        except UserError as error:
+            logger.warning("the episode has no observation after its last command: %s", error)
+            return None
 
     def summary(self) -> EpisodeSummary:
         """What came of it."""

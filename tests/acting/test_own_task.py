@@ -150,12 +150,14 @@ def test_narrow_pictures_are_brought_to_the_square_as_those_of_the_task_are(
     episode = EpisodeStore(recorded).read("demo-000000")
     cut = {camera: image[:, : shape[0], : shape[1]].copy() for camera, image in episode.images.items()}
     narrow = EpisodeStore(tmp_path / "narrow")
-    narrow.add(replace(episode, images=cut))
+    final = {camera: image[: shape[0], : shape[1]].copy() for camera, image in episode.final_images.items()}
+    narrow.add(replace(episode, images=cut, final_images=final))
     specs = {TASK: spec_of_robot(TASK, open_robot(TaskConfig(env=TASK, image_size=24)))}
     store = EpisodeStore(tmp_path / "run" / "episodes")
     if fits:
         bring_demonstrations(narrow.path, tmp_path / "run", store, specs, most=0)
         assert store.read("demo-00000").images["wrist"].shape[1:] == (24, 24, 3)
+        assert store.read("demo-00000").final_images["wrist"].shape == (24, 24, 3)
     else:
         with pytest.raises(UserError, match=r"'wrist': \(20, 20\).*the task has .*'wrist': \(24, 24\)"):
             check_demonstrations(narrow.path, specs)
@@ -182,7 +184,7 @@ def test_of_a_store_of_several_tasks_its_own_are_taken(
     for name, env_id in zip(theirs.ids(), of, strict=False):
         episode = theirs.read(name)
         state = np.zeros((len(episode), 9), np.float32) if env_id == "other:B-v0" else episode.state
-        mixed.add(replace(episode, env_id=env_id, state=state))
+        mixed.add(replace(episode, env_id=env_id, state=state, final_state=None, final_images={}))
     specs = {TASK: spec_of_robot(TASK, open_robot(TaskConfig(env=TASK)))}
     check_demonstrations(mixed.path, specs)
     store = EpisodeStore(tmp_path / "run" / "episodes")

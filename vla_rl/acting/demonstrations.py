@@ -173,11 +173,13 @@ def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: Policy
     demonstrator's. The action that a person sent is the one that they wanted.
     """
     episode = episode.matched(spec.dimensions_of(spec.state_dim), f"the task {task}")
-    by_person = (episode.source == Source.HUMAN)[:, None]
+    by_person, size = (episode.source == Source.HUMAN)[:, None], spec.image_size
+    after = episode.final_images
     return replace(
         episode,
         episode_id=episode_id,
-        images={camera: _of_size(episode.images[camera], spec.image_size) for camera in spec.cameras},
+        images={camera: _of_size(episode.images[camera], size) for camera in spec.cameras},
+        final_images={camera: resize(after[camera], size) for camera in spec.cameras if camera in after},
         action_policy=np.where(by_person, episode.action_sent, episode.action_policy),
         source=np.where(by_person[:, 0], np.uint8(Source.DEMO), episode.source),
         origin=Origin.DEMO,

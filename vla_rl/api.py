@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from vla_rl.acting.env import AnyEnv, as_env
-from vla_rl.acting.policy_folder import AnyPolicy, is_name, on_disk, opened
+from vla_rl.acting.policy_folder import AnyPolicy, on_disk, opened
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_to_dict, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
@@ -29,6 +29,7 @@ from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import lasting_folder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
+from vla_rl.policies.named import is_name
 from vla_rl.report.outcomes import Comparison, Outcomes, metrics_of
 from vla_rl.training import plan
 from vla_rl.training.run import check_same

@@ -16,7 +16,7 @@ from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import load_manifest
 from deploy_trt.runtime.manifest import save_manifest
 from vla_rl.acting.capability import best_strategy, check_strategy
-from vla_rl.acting.policy_folder import find_policy, load_acting_policy, load_named
+from vla_rl.acting.policy_folder import find_policy, load_acting_policy
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.execution.executor import Executor
@@ -26,6 +26,7 @@ from vla_rl.execution.strategies import execution_config, make_planning_strategy
 from vla_rl.execution.strategies.base import ExecutionConfig
 from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAPolicy
+from vla_rl.policies.named import load_named
 
 pytestmark = pytest.mark.slow
 SAME = 1e-5

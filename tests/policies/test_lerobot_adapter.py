@@ -21,7 +21,7 @@ from tiny_policy import make_model, make_observation
 from deploy_trt.export.lerobot import lerobot_affine
 from deploy_trt.runtime.units import Normalization
 from tests.fakes.lerobot_configs import shrink_pi, shrink_resnet, tiny_config
-from vla_rl.acting.policy_folder import find_policy, load_named
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
@@ -32,6 +32,7 @@ from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import PolicyBatch
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss
+from vla_rl.policies.named import load_named
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]

@@ -3,7 +3,6 @@
 """
 
 import functools
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,19 +18,18 @@ from vla_rl.core.json_files import check_seal, read_json
 from vla_rl.core.metadata import CORRECTOR_FOLDER, is_lerobots, not_adopted
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import BasePolicy, Policy
-from vla_rl.core.registry import find
 from vla_rl.core.robot_matching import RobotMatch
 from vla_rl.core.validation import check_version
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.watched_policy import WatchedPolicy
+from vla_rl.policies.named import is_name, load_named
 
 if TYPE_CHECKING:
     from vla_rl.policies.trainable import TrainablePolicy
 
 type AnyPolicy = TrainablePolicy | Policy | str | Path
 """A policy, its folder, or its name: ``openpi://HOST:PORT`` or ``module:Name``."""
-_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _DESCRIPTIONS = ("vla_rl.json", "config.json")
 
 
@@ -66,30 +64,6 @@ class PolicyFolder:
     def load(self, device: str = "cpu") -> Policy:
         """Load the policy to act with, see `load_acting_policy`."""
         return load_named(self.name) if self.name else load_acting_policy(self.path, device=device)
-
-
-def is_name(source: object) -> bool:
-    """Return whether a policy is named by the URL of its server or as ``module:Name``, and not by its folder."""
-    return isinstance(source, str) and ("://" in source or bool(_NAME.fullmatch(source)))
-
-
-def load_named(name: str) -> BasePolicy:
-    """Connect to the policy of a server, or make that of a class: ``openpi://HOST:PORT``, ``module:Name``.
-
-    Raises:
-        UserError: if there is none, or it is no `vla_rl.core.protocols.BasePolicy`.
-    """
-    if "://" in name:
-        try:
-            from vla_rl.policies.remote import connect
-
-            return connect(name)
-        except ModuleNotFoundError as error:
-            raise UserError(f"{name} needs the package {error.name!r}; install vla-rl[serve]") from error
-    policy = find("policies", name)()
-    if not isinstance(policy, BasePolicy) or not isinstance(policy.spec, PolicySpec):
-        raise UserError(f"{name} makes a {type(policy).__name__}, which lacks reset, infer, version, spec or horizon")
-    return policy
 
 
 def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:

@@ -62,6 +62,8 @@ class Algorithm:
     """Capabilities that the policy must provide, and in practice the run, see `vla_rl.core.capabilities`."""
     provides: ClassVar[frozenset[str]] = frozenset()
     """Capabilities for tools that look into a run."""
+    keeps_base: ClassVar[bool] = False
+    """Whether it improves a frozen base policy, which has a proxy in its place."""
     learns: ClassVar[frozenset[str]] = frozenset()
     """What its critics learn: ``viability``, ``efficiency``, ``outcome``."""
 

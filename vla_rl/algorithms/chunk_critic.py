@@ -26,6 +26,7 @@ from torch import Tensor
 
 from vla_rl.algorithms.actor import load_optimizer
 from vla_rl.algorithms.cloning import Cloning, CloningLearning
+from vla_rl.algorithms.proxy_fit import ProxyFit
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.sampling import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
@@ -33,6 +34,7 @@ from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig, SegmentKind
 from vla_rl.policies.base import BasePolicy, flat_features
 from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig, best_index
+from vla_rl.policies.proxy import ProxiedPolicy
 from vla_rl.policies.residual import Residual
 
 if TYPE_CHECKING:
@@ -114,6 +116,7 @@ class ChunkCriticLearner(Cloning):
     name = "chunk_critic"
     config_class: ClassVar[type] = ChunkCriticLearning
     config: ChunkCriticLearning
+    keeps_base: ClassVar[bool] = True
     requires: ClassVar[frozenset[str]] = frozenset({"features", "several_draws"})
     learns: ClassVar[frozenset[str]] = frozenset({"outcome"})
 
@@ -123,7 +126,10 @@ class ChunkCriticLearner(Cloning):
 
     @classmethod
     def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], BasePolicy]) -> None:
-        ChunkCritic(policy(), learning.critic)
+        model = policy()
+        ChunkCritic(model, learning.critic)
+        if isinstance(model, ProxiedPolicy) and not learning.distill_steps:
+            raise ConfigError("learning.distill_steps is 0; in these steps the proxy imitates its base policy: set 400")
 
     def build_critics(self, cache: "FrameCache") -> None:
         del cache
@@ -131,6 +137,10 @@ class ChunkCriticLearner(Cloning):
         self._distilled = 0  # steps of this round
         self.residual: Residual | None = None
         self._prepared: dict[str, float] = {}
+        self.proxy = None
+        if isinstance(self.model, ProxiedPolicy):
+            actor = self.config.actor
+            self.proxy = ProxyFit(self.model, self.actor, actor.batch_size, self.config.critic.chunk_ticks, self.seed)
         self._make_critic()
 
     def _make_critic(self) -> None:
@@ -141,18 +151,23 @@ class ChunkCriticLearner(Cloning):
         self._target = copy.deepcopy(self.critic)
 
     def begin_round(self, cache: "FrameCache", number: int) -> None:
-        if number != self._round:
+        is_new = number != self._round
+        if is_new:
             self._distilled = 0
         super().begin_round(cache, number)
+        if self.proxy is not None:
+            self.proxy.begin_round(self.data, is_new)
         self._read_windows()
 
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of a round: of the policy (step 1), then of a new critic (step 5)."""
         self._refuse_no_outcomes()
+        if self.proxy is not None:
+            self.proxy.prepare()
         if self._distilled < self.config.distill_steps:
             return self.distill(step)
         if self.begins_round():
-            self._prepared = self.prepare()
+            self._prepared = self.prepare() | (self.proxy.logs if self.proxy is not None else {})
             self._renew_critic()
         return self.fit_critic(step) | self._prepared
 
@@ -162,12 +177,14 @@ class ChunkCriticLearner(Cloning):
         """Clone demonstrations, and successes as the critic chose them, into the policy.
 
         The critic reads the features of the policy afterwards. They may predict how an episode ends, since the policy
-        has cloned the successes of all folds.
+        has cloned the successes of all folds. A proxy imitates its base policy instead.
         """
-        logs = super().update(step)
+        logs = super().update(step) if self.proxy is None else self.proxy.update(step, self._distilled)
         self._distilled += 1
         if self._distilled == self.config.distill_steps:
-            self.actor.adopt(self.policy())  # the critic reads the weights that will act
+            if self.proxy is not None:
+                self.proxy.end_round()
+            self.actor.adopt(self.policy() if self.proxy is None else self.model)  # the weights that will act
             self._rows.clear()
             self._read_windows()
         return logs
@@ -358,6 +375,8 @@ class ChunkCriticLearner(Cloning):
         own = {"critic": self.critic.state_dict(), "critic_optimizer": self._optimizer.state_dict()}
         if self.config.critic_training.bootstrap_chunks:
             own["critic_target"] = self._target.state_dict()
+        if self.proxy is not None:
+            own["proxy"] = self.proxy.state_dict()
         return super().state_dict() | own | {"distilled": self._distilled}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -366,6 +385,8 @@ class ChunkCriticLearner(Cloning):
         load_optimizer(self._optimizer, state["critic_optimizer"])
         if self.config.critic_training.bootstrap_chunks:
             self._target.load_state_dict(state["critic_target"])
+        if self.proxy is not None:
+            self.proxy.load_state_dict(state["proxy"])
         self._distilled = int(state["distilled"])
 
 

@@ -102,6 +102,7 @@ class SupervisedFineTuning(Algorithm):
     """
 
     name = "sft"
+    keeps_base = True
 
     def actor_groups(self) -> dict[str, Frames]:
         return self.data.actor_groups(interventions=False, rollouts="none")

@@ -186,7 +186,12 @@ class ImaginedEdit(ChunkCriticLearner):
         super().check_fit(learning, policy)
         model = policy()
         seen = example_row(model)[None]
-        draw_from_flat(model, seen, seen.new_zeros(1, model.horizon, model.spec.action_dim))
+        drawn = draw_from_flat(model, seen, seen.new_zeros(1, model.horizon, model.spec.action_dim))
+        if drawn.shape[1] < learning.critic.chunk_ticks:
+            raise ConfigError(
+                f"learning.critic.chunk_ticks is {learning.critic.chunk_ticks}, the proxy plans {drawn.shape[1]} "
+                "actions; set a larger policy.net.horizon"
+            )
 
     def build_critics(self, cache: "FrameCache") -> None:
         super().build_critics(cache)
@@ -207,6 +212,13 @@ class ImaginedEdit(ChunkCriticLearner):
 
     def _improved(self, residual: Residual, generator: torch.Generator) -> dict[str, float]:
         """Train a new residual in place, and return what to log."""
+        if self.proxy is not None and not self.proxy.fits:
+            logger.warning(
+                "nothing is imagined in round %d: the proxy leaves %.0f %% of the variance of its base policy's chunks "
+                "unexplained. Add episodes, or set a larger learning.distill_steps",
+                *(self._round, 100 * self.proxy.unexplained),
+            )
+            return {"imagined_stopped": 1.0}
         fitted = self.fit_world(generator)
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):

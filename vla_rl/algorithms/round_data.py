@@ -87,7 +87,17 @@ class RoundData:
         }
 
     def inputs(self, frames: Frames, generator: torch.Generator | None = None) -> Inputs:
-        """Observations of the frames, on the model's device; with a generator their pictures are randomly shifted."""
+        """Observations of the frames, on the model's device; with a generator their pictures are randomly shifted. A
+        policy that reads several observations gets those before each frame too.
+        """
+        if (count := self._model.n_obs_steps) > 1:
+            first = np.asarray(frames) - self.cache.position[frames]
+            each = [self._inputs(np.maximum(frames - before, first), generator) for before in reversed(range(count))]
+            images = {camera: torch.stack([one[0][camera] for one in each], 1) for camera in each[0][0]}
+            return images, torch.stack([one[1] for one in each], 1), each[-1][2]
+        return self._inputs(frames, generator)
+
+    def _inputs(self, frames: Frames, generator: torch.Generator | None) -> Inputs:
         batch = self.cache.observations(frames)
         images = {camera: torch.from_numpy(np.ascontiguousarray(image)) for camera, image in batch.images.items()}
         if generator is not None:

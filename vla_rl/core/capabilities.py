@@ -15,6 +15,7 @@ from vla_rl.core.registry import find, names
 BROUGHT_BY = {
     "features": "policy.kind=flow_vla gives others its features; with learning.critic.backbone=own none are needed",
     "acts_from_features": "policy.kind=flow_vla acts from imagined features alone",
+    "base": "policy.kind=proxy practices with a frozen base policy",
     "several_draws": "policy.kind=flow_vla draws several chunks for one observation",
     "offsets": "a policy whose draws an offset may move, such as policy.kind=flow_vla with rollout_precision=torch; "
     "else set exploration=0",

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vla_rl.core.errors import UserError
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.policy_spec import padded_with_mean
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
@@ -152,7 +153,25 @@ class ActingPolicy:
     def _draw(self, inputs: "Inputs", noise: Tensor, committed: Tensor | None) -> Tensor:
         return self.model.draw(*inputs, noise, committed)
 
+    @property
+    def n_obs_steps(self) -> int:
+        """Number of observations, of consecutive ticks, that the policy reads."""
+        return self.model.n_obs_steps
+
     def _inputs(self, observation: Observation) -> "Inputs":
+        expected, several = self.model.n_obs_steps, (*observation.past, observation)
+        if expected == 1:
+            return self._input(observation)
+        if len(several) != expected:
+            raise UserError(f"the policy reads {expected} observations, found are {len(several)}; give `past`")
+        images, states, texts = zip(*map(self._input, several), strict=True)
+        return (
+            {name: torch.stack([image[name] for image in images], 1) for name in images[0]},
+            torch.stack(states, 1),
+            texts[-1],
+        )
+
+    def _input(self, observation: Observation) -> "Inputs":
         self.model.spec.check(observation)
         images = {name: self._tensor(observation.images[name]) for name in self.model.spec.cameras}
         return (

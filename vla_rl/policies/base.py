@@ -169,6 +169,13 @@ class BasePolicy(nn.Module, ABC):
         return int(self.config.horizon)
 
     @property
+    def n_obs_steps(self) -> int:
+        """Number of observations, of consecutive ticks, that the policy reads. With several, the tensors of
+        observations have a second dimension, the oldest first.
+        """
+        return 1
+
+    @property
     def indicator(self) -> bool:
         """It heeds the indicator of a batch, and asks for positive actions when it acts."""
         return bool(getattr(self.config, "indicator", False))

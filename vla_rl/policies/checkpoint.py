@@ -50,6 +50,7 @@ def save_checkpoint(folder: Path, model: "TrainablePolicy", meta: dict[str, Any]
         "statistics": model.statistics.to_dict(),
         "meta": meta,
         CHOOSES: (folder / CRITIC_FOLDER).is_dir(),
+        **({"n_obs_steps": model.n_obs_steps} if model.n_obs_steps > 1 else {}),
     }
     write_weights(folder, "model", safetensors.torch.save(tensors), description)
 

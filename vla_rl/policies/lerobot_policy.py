@@ -8,7 +8,7 @@ thread.
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, override
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,11 +17,7 @@ from torch import Tensor
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow_sampling import flow_noise, guidance_weights
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.guidance import from_noise_time, guided_velocity
-
-if TYPE_CHECKING:
-    from vla_rl.policies.base import Inputs
 
 Processor = Callable[[Any], Any]
 BETA = 5.0  # the largest strength of guidance, as in the paper
@@ -99,20 +95,6 @@ class LeRobotFlowPolicy:
         chunk = ActionChunk(raw, observation.tick, self._chunk_id, self.version)
         self._chunk_id += 1
         return chunk
-
-
-class RecentObservations(ActingPolicy):
-    """Plans chunks with a policy that reads the observations of several ticks, such as lerobot's diffusion."""
-
-    @override
-    def _inputs(self, observation: Observation) -> "Inputs":
-        several = [super(RecentObservations, self)._inputs(each) for each in (*observation.past, observation)]
-        images, states, texts = zip(*several, strict=True)
-        expected = self.model.n_obs_steps
-        if len(states) != expected:
-            raise UserError(f"the policy reads {expected} observations, found are {len(states)}; give `past`")
-        stacked = {name: torch.stack([image[name] for image in images], 1) for name in images[0]}
-        return stacked, torch.stack(states, 1), texts[-1]
 
 
 def can_be_guided(policy: Any) -> bool:

@@ -34,8 +34,22 @@ def require_of_policy(name: str, learning: Any, provides: frozenset[str]) -> Non
     Raises:
         ConfigError: In that case.
     """
+    check_base(name, provides)
     requires = find_algorithm(name).required(learning) - OF_RUNS
     require(f"algorithm={name}", requires, provides | OF_RUNS, alternatives("algorithms", "algorithm"))
+
+
+def check_base(name: str, provides: frozenset[str]) -> None:
+    """Refuse an algorithm that would train the proxy of a frozen base policy in the place of the policy.
+
+    Raises:
+        ConfigError: In that case.
+    """
+    if "base" in provides and not find_algorithm(name).keeps_base:
+        raise ConfigError(
+            f"algorithm={name} trains the policy itself, and policy.kind=proxy keeps its base policy frozen. Use "
+            "algorithm=imagined_edit or chunk_critic"
+        )
 
 
 def make_algorithm(name: str, config: Learning, model: TrainablePolicy, cache: FrameCache, seed: int) -> Algorithm:

@@ -101,8 +101,9 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
 
 def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
     """Refuse a strategy, exploration or an algorithm whose requirements policy and run do not meet."""
-    from vla_rl.training.algorithms import find_algorithm
+    from vla_rl.training.algorithms import check_base, find_algorithm
 
+    check_base(config.algorithm, policy)
     name, budget, strategy = config.algorithm, config.budget, find_strategy(config.execution.strategy)
     others = alternatives("strategies", "execution.strategy")
     require(f"execution.strategy={config.execution.strategy}", strategy.requires, policy, others)

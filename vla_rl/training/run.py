@@ -19,6 +19,7 @@ from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import load_episodes
 from vla_rl.data.store import EpisodeStore, add_new
+from vla_rl.policies.named import is_name
 from vla_rl.report.outcomes import Outcomes, RoundResult, metrics_of
 from vla_rl.training import plan
 
@@ -31,7 +32,8 @@ class Practice:
     The run folder holds the whole state. A new object with the same arguments continues the run.
 
     Args:
-        policy: Initial policy.
+        policy: Initial policy. One that lacks what the algorithm requires stays frozen and gets a proxy
+            (`vla_rl.policies.proxy`): a policy of lerobot, ``openpi://HOST:PORT`` or ``module:Name``.
         env: Task to practice.
         algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
         episodes_per_round: Number of practice episodes per round.
@@ -71,7 +73,7 @@ class Practice:
         self._subscribers, task = subscribers, as_env(env).task
         store = load_episodes(demonstrations) if isinstance(demonstrations, str | Path) else demonstrations
         path = Path(out)
-        with on_disk(policy) as start:
+        with on_disk(_with_proxy(policy, algorithm, as_env(env), store, path, settings or {})) as start:
             if start is None:
                 raise UserError(f"a {type(policy).__name__} cannot be trained; give a trainable policy or its folder")
             model, _ = load_model(start)
@@ -239,6 +241,42 @@ def open_run(path: str | Path) -> Run:
         ('version_0000', ['discounted_value'])
     """
     return Run(Path(path))
+
+
+def _with_proxy(
+    policy: AnyPolicy,
+    algorithm: str,
+    env: Env,
+    demonstrations: EpisodeStore | None,
+    run: Path,
+    settings: Mapping[str, Any],
+) -> AnyPolicy:
+    """Return the policy, behind a proxy if the algorithm requires more of it than it provides."""
+    from vla_rl.core.capabilities import OF_RUNS
+    from vla_rl.policies.folders import load_model
+    from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
+    from vla_rl.training.algorithms import find_algorithm
+
+    base = str(policy)
+    if not is_name(policy):
+        with on_disk(policy) as folder:
+            if folder is None:
+                return policy
+            model, _ = load_model(folder)
+            if find_algorithm(algorithm).requires - OF_RUNS <= model.capabilities:
+                return policy
+            base = str(folder)
+            if not isinstance(policy, str | Path):  # it was written for now
+                base = str(run / "base")
+                model.save(base)
+    if demonstrations is None:
+        raise UserError(
+            f"{base} gets a proxy, whose scale comes from episodes; give demonstrations=, or episodes of the policy: "
+            "evaluate(policy, env, 8, out='datasets/own').store"
+        )
+    options = {name.removeprefix("policy."): value for name, value in settings.items() if name.startswith("policy.")}
+    config = load_config(ProxyConfig, None, override_items(options), {"base": base})
+    return ProxiedPolicy.from_data(config, demonstrations, robot=env)
 
 
 def _weights(policy: Path) -> list[str]:

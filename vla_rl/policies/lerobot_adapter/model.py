@@ -180,11 +180,9 @@ class LeRobotModel(TrainablePolicy):
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """Return the acting policy; those that sample with lerobot's flow can be guided."""
-        from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, RecentObservations, can_be_guided
+        from vla_rl.policies.lerobot_policy import LeRobotFlowPolicy, can_be_guided
 
-        if self.n_obs_steps > 1:
-            return RecentObservations(self, device, version)
-        if not can_be_guided(self.policy):
+        if self.n_obs_steps > 1 or not can_be_guided(self.policy):
             return super().acting(device, version)
         return LeRobotFlowPolicy(self.to(device).policy, self.prepared, self.postprocess, version)
 

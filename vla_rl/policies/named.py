@@ -1,0 +1,34 @@
+"""Policies under a name: ``openpi://HOST:PORT`` or ``module:Name``. No torch."""
+
+import re
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.protocols import BasePolicy
+from vla_rl.core.registry import find
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def is_name(source: object) -> bool:
+    """Return whether a policy is named by the URL of its server or as ``module:Name``, and not by its folder."""
+    return isinstance(source, str) and ("://" in source or bool(_NAME.fullmatch(source)))
+
+
+def load_named(name: str) -> BasePolicy:
+    """Connect to the policy of a server, or make that of a class: ``openpi://HOST:PORT``, ``module:Name``.
+
+    Raises:
+        UserError: if there is none, or it is no `vla_rl.core.protocols.BasePolicy`.
+    """
+    if "://" in name:
+        try:
+            from vla_rl.policies.remote import connect
+
+            return connect(name)
+        except ModuleNotFoundError as error:
+            raise UserError(f"{name} needs the package {error.name!r}; install vla-rl[serve]") from error
+    policy = find("policies", name)()
+    if not isinstance(policy, BasePolicy) or not isinstance(policy.spec, PolicySpec):
+        raise UserError(f"{name} makes a {type(policy).__name__}, which lacks reset, infer, version, spec or horizon")
+    return policy

@@ -200,9 +200,9 @@ def _observations(options: argparse.Namespace, count: int, skip: int = 0) -> Any
 
 
 def _difference(folder: Path) -> dict[str, Any]:
-    from deploy_trt.runtime import Deployment, Program, open_backend
+    from deploy_trt.runtime import Deployment, open_backend
     from deploy_trt.runtime.ladder import difference
-    from deploy_trt.runtime.program import probe_actions
+    from deploy_trt.runtime.program import Program, probe_actions
 
     deployment = Deployment.read(folder)
     probes = deployment.probes()
@@ -246,7 +246,7 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
 
     from benchmarks.world_model_graph import dynamics_step
     from deploy_trt.build import RTX_REQUEST, rtx_without_gpu, run_worker
-    from deploy_trt.export import split_weights
+    from deploy_trt.export.graph import split_weights
     from deploy_trt.runtime.folder import materialised
     from deploy_trt.runtime.ladder import difference
     from deploy_trt.runtime.ort import OrtBackend

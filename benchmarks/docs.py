@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks import prose
+from benchmarks import docs_public, prose
 from benchmarks.docs_commands import ROOT, Command, commands, pages, run_command, workplace
 
 _PATIENCE_S = 60.0
@@ -37,6 +37,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "options_documented_share": runpy.run_path(str(ROOT / "docs" / "reference.py"))["documented_share"](),
         **({} if first is None else {"first_picture_s": first}),
         **prose_figures(),
+        "public": len(docs_public.public()),
+        "public_without_example": len(docs_public.without_example()),
     }
 
 

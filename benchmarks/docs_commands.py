@@ -3,6 +3,7 @@ the pages presuppose, with budgets that are small enough for a test.
 """
 
 import functools
+import importlib.util
 import io
 import json
 import os
@@ -10,11 +11,13 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from vla_rl.cli.main import main
 from vla_rl.core.config import flatten
@@ -52,7 +55,7 @@ SMALLER = {
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],
-    r"python -m benchmarks (algorithms|people)\b": ["--gather", "--out", "measured"],
+    r"python -m benchmarks (algorithms|people|known)\b": ["--gather", "--out", "measured"],
 }
 # What a Python block is run with in place of what it says.
 SMALLER_PYTHON = {
@@ -79,22 +82,33 @@ ELSEWHERE = {
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"torchrun\b": "tests/cli/test_finetune.py",
+    r"lerobot-calibrate\b": "tests/cli/test_documented_arm.py",
+    r"vla-rl (record|rollout|robot check) .*--robot lerobot\b": "tests/cli/test_documented_arm.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
 }
 UNRUN = {
     r"make test$": "it is what runs the tests",
-    r"python -m benchmarks (robot|known|speed)\b": "hours; the results are in docs/results",
-    r"git worktree add\b": "needs the history of the repository",
-    r"vla-rl .*--robot (lerobot|ros2)\b": "needs the arm; tests/robot_io runs the same on arms in memory",
-    r"lerobot-calibrate\b": "needs the arm",
-    r"(ros2|source /opt/ros|cd ~/ws|mkdir -p ~/ws|pip install colcon)\b": "needs ROS 2",
+    r"python -m benchmarks (robot|speed)\b": "hours; the results are in docs/results",
+    r"vla-rl .*--robot ros2\b": "needs ROS 2; tests/robot_io/ros2 runs the same in a process of its own",
+    r"(ros2|source /opt/ros|cd ~/ws|pip install colcon)\b": "needs ROS 2",
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
-    r"TRACKIO_DIR=": "needs trackio; tests/report/test_sinks.py uses a stand-in",
-    r"optuna\b": "needs Optuna, and twenty runs",
-    r"(MUJOCO_GL=egl )?vla-rl .*(robosuite|ogbench)/": "needs the suite; tests/examples/test_known_benchmarks.py",
     r"uv pip install -e .examples/benchmarks\[": "needs robosuite and OGBench; tests/examples skip without them",
     r"pip install \./plugins\b": "the tests find the plug-ins as if they were installed",
+}
+SMALLER_SHELL = {"seq 20": "seq 1", "--config demo --from": "--config runs/demo/config.yaml budget.rounds=1 --from"}
+# Run by a shell whose home is the working directory, after these commands.
+SHELL = {
+    r"git worktree add\b": f"git clone --quiet --shared --no-checkout {ROOT} history; cd history; ",
+    r"mkdir -p ~/ws\b": "",
+    r"optuna\b": "",
+}
+# Run where this package is installed.
+NEEDS = {
+    r"TRACKIO_DIR=": "trackio",
+    r"optuna\b": "optuna",
+    r"(MUJOCO_GL=egl )?vla-rl .*robosuite/": "robosuite",
+    r"vla-rl .*ogbench/": "ogbench",
 }
 
 
@@ -119,7 +133,11 @@ class Command(NamedTuple):
     @property
     def unrun(self) -> str:
         """Why it is not run, if it is not."""
-        return "" if self.python or self.run_elsewhere else _first(UNRUN, self.text, "")
+        if self.python or self.run_elsewhere:
+            return ""
+        needs = _first(NEEDS, self.text, "")
+        missing = f"needs {needs}" if needs and importlib.util.find_spec(needs) is None else ""
+        return missing or _first(UNRUN, self.text, "")
 
 
 def _first[ValueT](table: dict[str, ValueT], text: str, default: ValueT) -> ValueT:
@@ -159,7 +177,16 @@ def run_command(command: Command, names: dict[str, object]) -> int:
         return 0
     # Whatever brings the environment and its programs: here they are.
     text = re.sub(r"^make demo\b", "vla-rl demo", command.text.removeprefix(".venv/bin/"))
-    program, *arguments = [*shlex.split(text), *_first(SMALLER, text, [])]
+    if any(re.match(pattern, text) for pattern in SHELL):
+        text = functools.reduce(lambda text, pair: text.replace(*pair), SMALLER_SHELL.items(), text)
+        places = {"HOME": os.getcwd(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        return subprocess.run(
+            ["bash", "-euc", _first(SHELL, command.text, "") + text], check=False, env=os.environ | places
+        ).returncode
+    if variable := re.match(r"([A-Z_]+)=(\S+) (.*)", text):
+        with mock.patch.dict(os.environ, {variable[1]: variable[2]}):
+            return run_command(command._replace(text=variable[3]), names)
+    program, *arguments = [*shlex.split(text), *_first(SMALLER, text, list[str]())]
     if "--out" in arguments and arguments[0] in ("train", "demo", "finetune", "export"):
         shutil.rmtree(arguments[arguments.index("--out") + 1], ignore_errors=True)  # of an earlier page
     if program == "vla-rl":

@@ -38,7 +38,13 @@ _ENTRY_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def register_environments() -> None:
-    """Register every task with gymnasium. Repeating it changes nothing."""
+    """Register every task with gymnasium. Repeating it changes nothing.
+
+    Example:
+        >>> register_environments()
+        >>> "vla_rl/PegInsert-v0" in gymnasium.registry
+        True
+    """
     for name, (entry_point, arguments) in _ENTRY_POINTS.items():
         if name not in gymnasium.registry:
             gymnasium.register(name, entry_point=entry_point, kwargs=arguments)
@@ -76,6 +82,14 @@ def make_expert(env: gymnasium.Env[Any, Any], action_noise: float = 0.0) -> Scri
 
     Raises:
         UserError: the environment declares no expert, or one that cannot be imported.
+
+    Example:
+        >>> env = gymnasium.make("vla_rl/PegInsert-v0")
+        >>> _ = env.reset(seed=0)
+        >>> expert = make_expert(env)
+        >>> expert.reset(0)
+        >>> [action.shape for action in expert.act()]
+        [(8,), (8,)]
     """
     env_class = type(env.unwrapped)
     declared = getattr(env_class, "expert", None)  # of the class, where a function is not bound to the environment

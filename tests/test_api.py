@@ -2,7 +2,6 @@
 
 import doctest
 import functools
-import inspect
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 
 import vla_rl as vla
+from benchmarks.docs_public import examples
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
@@ -103,8 +103,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_the_example_of_every_public_name_runs(place: SimpleNamespace, name: str) -> None:
     public = getattr(vla, name)
     names = {**vars(place), "Path": Path, **{public: getattr(vla, public) for public in vla.__all__}}
-    documented = [public, *(getattr(public, key) for key in vars(public) if key[0] != "_")]
-    texts = [text for part in documented if (text := inspect.getdoc(part)) and ">>>" in text]
+    texts = examples(public)
     assert texts, f"{name} has no example"
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     for text in texts:

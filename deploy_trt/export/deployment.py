@@ -67,6 +67,10 @@ def export_flow_vla(
     Raises:
         CheckpointError: if the critic is damaged.
         UserError: for options under which a policy cannot choose among its draws, see `flow_vla_graphs`.
+
+    Example:
+        >>> sorted(export_flow_vla(policy, Path("deployments/flow"), {"policy_version": 3}).graphs)
+        ['prefix', 'step', 'time']
     """
     critic, selector = None, None
     if policy_folder is not None and (critic := read_critic(policy_folder)) is not None:

@@ -36,6 +36,10 @@ def export_policy(
 
     Raises:
         ConfigError: If there is no exporter for the policy, or the exporter lacks an option.
+
+    Example:
+        >>> export_policy(Path("runs/dot/policies/version_0001"), Path("deployments/dot")).precision
+        'fp32'
     """
     model, meta = load_model(policy)
     asked = {

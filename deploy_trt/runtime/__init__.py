@@ -7,13 +7,11 @@ from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.loading import load_deployed, open_backend
 from deploy_trt.runtime.manifest import Manifest, is_deployment, load_manifest
 from deploy_trt.runtime.policy import DeployedPolicy
-from deploy_trt.runtime.program import Program
 
 __all__ = [
     "DeployedPolicy",
     "Deployment",
     "Manifest",
-    "Program",
     "is_deployment",
     "load_deployed",
     "load_manifest",

@@ -27,6 +27,10 @@ class Deployment:
         graphs: name -> ONNX without weights.
         reference: the same in float32; equal to ``graphs`` where these are.
         weights: content of the safetensors file, or None.
+
+    Example:
+        >>> sorted(Deployment.read(Path("deployments/flow")).graphs)
+        ['prefix', 'step', 'time']
     """
 
     folder: Path

@@ -36,6 +36,10 @@ def open_backend(deployment: Deployment, name: BackendName) -> Backend:
 
     Raises:
         UserError: if it cannot run them: an engine is not built, a provider or a library is missing.
+
+    Example:
+        >>> open_backend(Deployment.read(Path("deployments/flow")), "ort-cpu").name
+        'ort-cpu'
     """
     check_name(name)
     if name in ("trt", "trt-rtx"):
@@ -59,6 +63,10 @@ def load_deployed(folder: Path, require: BackendName | None = None) -> DeployedP
     Raises:
         UserError: if the backend that is required does not work, or none does, with the reason of each.
         CheckpointError: if the folder is damaged.
+
+    Example:
+        >>> load_deployed(Path("deployments/flow"), require="ort-cpu").version
+        3
     """
     if require is not None:
         check_name(require)

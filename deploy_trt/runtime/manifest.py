@@ -178,6 +178,10 @@ class Manifest:
         provides: Capabilities that remain in the graphs, see `vla_rl.core.capabilities`. Strategies may require them.
         selection: Of a policy that draws several chunks; None: it draws one, which is executed.
         source: where the policy comes from; plain data for people.
+
+    Example:
+        >>> load_manifest(Path("deployments/flow")).policy
+        'flow_vla'
     """
 
     policy: str
@@ -208,7 +212,12 @@ def save_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def is_deployment(folder: Path) -> bool:
-    """Return whether a folder holds a deployed policy."""
+    """Return whether a folder holds a deployed policy.
+
+    Example:
+        >>> is_deployment(Path("deployments/flow")), is_deployment(Path("runs/dot"))
+        (True, False)
+    """
     return (folder / "manifest.json").is_file()
 
 
@@ -217,6 +226,10 @@ def load_manifest(folder: Path) -> Manifest:
 
     Raises:
         CheckpointError: if it is missing, damaged or of another version.
+
+    Example:
+        >>> load_manifest(Path("deployments/flow")).policy_version
+        3
     """
     file = folder / "manifest.json"
     try:

@@ -29,6 +29,12 @@ class DeployedPolicy:
     Args:
         program: manifest and graphs.
         folder: of the deployment, for its tokenizer.
+
+    Example:
+        >>> from deploy_trt.runtime import load_deployed
+        >>> deployed = load_deployed(Path("deployments/flow"), require="ort-cpu")
+        >>> deployed.infer(env.observe()).actions.shape == (deployed.horizon, 2)
+        True
     """
 
     def __init__(self, program: Program, folder: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from deploy_trt.build import RTX_REQUEST, build_engines, rtx_without_gpu, run_worker
-from deploy_trt.export import export_flow_vla, split_weights
-from deploy_trt.export.graph import ExportedGraph, GraphSpec
+from deploy_trt.export import export_flow_vla
+from deploy_trt.export.graph import ExportedGraph, GraphSpec, split_weights
 from deploy_trt.export.lerobot import export_lerobot
-from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed, open_backend
+from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed, open_backend
 from deploy_trt.runtime.folder import materialised
 from deploy_trt.runtime.ort import OrtBackend
-from deploy_trt.runtime.program import probe_actions
+from deploy_trt.runtime.program import Program, probe_actions
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 from vla_rl.policies.flow_vla import FlowVLA, FlowVLAPolicy

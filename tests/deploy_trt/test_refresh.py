@@ -17,11 +17,12 @@ from tiny_policy import make_observation
 from deploy_trt import exploration
 from deploy_trt.exploration import ExplorationPolicies
 from deploy_trt.quantize import quantize_deployment, record_feeds
-from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed, loading
+from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed, loading
 from deploy_trt.runtime import refresh as refresh_module
 from deploy_trt.runtime.cuda import CudaRuntime
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT
 from deploy_trt.runtime.probe import Probe, probe
+from deploy_trt.runtime.program import Program
 from deploy_trt.runtime.refresh import refresh, selection_weights, watch
 from deploy_trt.runtime.trt import TrtBackend
 from tests.fakes.resealed import resealed

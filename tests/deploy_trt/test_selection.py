@@ -13,7 +13,8 @@ from choosers import DRAWS, TICKS, choosing, make_selector, save_choosing
 from tiny_policy import make_model, make_observation
 
 from deploy_trt.exploration import ExplorationPolicies
-from deploy_trt.export import export_flow_vla, split_weights
+from deploy_trt.export import export_flow_vla
+from deploy_trt.export.graph import split_weights
 from deploy_trt.export.selection import selection_spec
 from deploy_trt.quantize import quantize_deployment
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed

@@ -16,12 +16,13 @@ from torch import nn
 
 import deploy_trt.build
 from deploy_trt.build import check_version, engine_key
-from deploy_trt.export import export_module, flow_vla_graphs, split_weights
+from deploy_trt.export.flow_vla import flow_vla_graphs
+from deploy_trt.export.graph import export_module, split_weights
 from deploy_trt.quantize import quantize_deployment
-from deploy_trt.runtime import DeployedPolicy, Deployment, Program, load_deployed
+from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
 from deploy_trt.runtime.ladder import TOLERANCES, difference
 from deploy_trt.runtime.ort import OrtBackend
-from deploy_trt.runtime.program import probe_actions
+from deploy_trt.runtime.program import Program, probe_actions
 from deploy_trt.runtime.refresh import refresh
 from deploy_trt.runtime.weights import pack, unpack
 from deploy_trt.verify import mutation_test

@@ -31,7 +31,8 @@ from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import PolicyBatch
 from vla_rl.policies.folders import load_model, load_policy
-from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, per_sample_loss
+from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig
+from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
 from vla_rl.policies.named import load_named
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)

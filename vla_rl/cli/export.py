@@ -92,7 +92,7 @@ def _export(arguments: argparse.Namespace) -> Path:
 
 
 def _quantize(arguments: argparse.Namespace, folder: Path) -> Path:
-    from deploy_trt.export import copy_head
+    from deploy_trt.export.policies import copy_head
     from deploy_trt.quantize import quantize_deployment
     from vla_rl.data.sources import read_observations
 

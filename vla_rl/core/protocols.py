@@ -14,7 +14,17 @@ REST_READINGS = 3
 
 @runtime_checkable
 class Policy(Protocol):
-    """Plans action chunks."""
+    """Plans action chunks.
+
+    Example:
+        >>> class Still:
+        ...     version = 0
+        ...     def reset(self, seed): ...
+        ...     def infer(self, observation, committed=None):
+        ...         return ActionChunk(np.tile(observation.state, (8, 1)), observation.tick, 0, self.version)
+        >>> isinstance(Still(), Policy)
+        True
+    """
 
     @property
     def version(self) -> int:
@@ -43,6 +53,15 @@ class BasePolicy(Policy, Protocol):
     Further attributes are optional: ``provides``, its capabilities (`vla_rl.core.capabilities`), ``discrete_dims``,
     ``prefix_ticks`` and ``n_obs_steps``, the number of observations that it reads. ``twin()`` returns a policy with
     shared weights for another episode at the same time.
+
+    Example:
+        >>> class Still:
+        ...     version, horizon, spec = 0, 8, env.spec
+        ...     def reset(self, seed): ...
+        ...     def infer(self, observation, committed=None):
+        ...         return ActionChunk(np.tile(observation.state, (8, 1)), observation.tick, 0, self.version)
+        >>> isinstance(Still(), BasePolicy)
+        True
     """
 
     @property
@@ -64,6 +83,12 @@ class Robot(Protocol):
     ``action_dimensions`` (`vla_rl.core.dimensions.Dimensions`). Episodes then carry these names and units. A policy is
     matched with the robot by name before anything moves, see `vla_rl.core.robot_matching`. Without the attributes the
     vectors are matched by position.
+
+    Example:
+        >>> from robot_io.env_robot import EnvRobot
+        >>> robot = EnvRobot(Dot())
+        >>> isinstance(robot, Robot), robot.control_hz
+        (True, 10.0)
     """
 
     @property
@@ -92,7 +117,16 @@ class Robot(Protocol):
 
 @runtime_checkable
 class TakeoverSource(Protocol):
-    """A person, or a script that acts like one, that may take over the commands."""
+    """A person, or a script that acts like one, that may take over the commands.
+
+    Example:
+        >>> class FirstTicks:
+        ...     def reset(self, seed): ...
+        ...     def command(self, tick, proposed):
+        ...         return np.zeros_like(proposed) if tick < 5 else None
+        >>> FirstTicks().command(9, np.ones(2, np.float32)) is None
+        True
+    """
 
     def reset(self, seed: int) -> None: ...
 
@@ -103,7 +137,15 @@ class TakeoverSource(Protocol):
 
 @runtime_checkable
 class Signs(Protocol):
-    """A takeover source that marks the record beside the commands: its name, and where it says that it took over."""
+    """A takeover source that marks the record beside the commands: its name, and where it says that it took over.
+
+    Example:
+        >>> class Ada:
+        ...     def signed(self, episode):
+        ...         return replace(episode, extras={**episode.extras, "operator": np.full(len(episode), 1)})
+        >>> Ada().signed(demos.read("demo-00000")).extras["operator"][0]
+        np.int64(1)
+    """
 
     def signed(self, episode: Episode) -> Episode:
         """Return the episode that was driven last, as this person leaves it."""
@@ -121,6 +163,11 @@ class Condition(NamedTuple):
         interlocks: bit flags of the gate's reasons for which the robot itself asks to be stopped.
         why: the reason of these, as a sentence.
         rate_dims: dimensions that are commanded as velocities, which rest wherever it is when their command rests.
+
+    Example:
+        >>> where = np.zeros(3, np.float32)
+        >>> Condition(position=where, command=where, captured_ns=0).interlocks
+        0
     """
 
     position: Float32Array
@@ -141,6 +188,10 @@ class Verdict(NamedTuple):
         reasons: bit flags of every rule that changed the action; 0 if it passed untouched.
         held: the action was not followed at all: the commands only come to rest and stay there.
         stopped: True once the gate has latched its stop.
+
+    Example:
+        >>> Verdict(np.zeros((1, 3), np.float32), reasons=0, held=False, stopped=False).commands.shape
+        (1, 3)
     """
 
     commands: Float32Array
@@ -151,7 +202,14 @@ class Verdict(NamedTuple):
 
 @runtime_checkable
 class Gate(Protocol):
-    """What stands between every source of actions and the robot."""
+    """What stands between every source of actions and the robot.
+
+    Example:
+        >>> from robot_io.gate import GateConfig, SafetyGate
+        >>> gate = SafetyGate(GateConfig(low=(-1.0,), high=(1.0,), max_velocity=(1.0,)), 10)
+        >>> isinstance(gate, Gate), gate.reset(np.zeros(1, np.float32))
+        (True, array([0.], dtype=float32))
+    """
 
     @property
     def commands_per_tick(self) -> int:

@@ -32,6 +32,10 @@ class HealthFinding:
         detail: What was found and what was expected, with numbers.
         remedy: What to do.
         evidence: Pictures of it.
+
+    Example:
+        >>> HealthFinding("length", "note", ("demo-00000",), "it has 2 steps", "leave it out (vla-rl edit)").severity
+        'note'
     """
 
     check: str
@@ -62,6 +66,10 @@ class HealthReport:
         episodes: Number of episodes.
         steps: Number of steps of all of them.
         findings: Problems first.
+
+    Example:
+        >>> print(HealthReport(episodes=3, steps=120, findings=()).table())
+        3 episodes, 120 steps: no problem found
     """
 
     episodes: int

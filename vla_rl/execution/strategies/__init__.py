@@ -17,6 +17,10 @@ def find_strategy(name: str) -> type[ChunkStrategy]:
 
     Raises:
         ConfigError: for an unknown name.
+
+    Example:
+        >>> find_strategy("rtc").__name__
+        'RTC'
     """
     found: type[ChunkStrategy] = find("strategies", name)
     return found
@@ -27,6 +31,10 @@ def execution_config(strategy: str, **options: Any) -> ExecutionConfig:
 
     Raises:
         ConfigError: for an unknown strategy.
+
+    Example:
+        >>> execution_config("rtc", execute_ticks=4).execute_ticks
+        4
     """
     return find_strategy(strategy).config_class(strategy=strategy, **options)
 
@@ -40,6 +48,10 @@ def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = N
 
     Raises:
         ConfigError: for an unknown name, another strategy's config, or a corrector too many or too few.
+
+    Example:
+        >>> type(make_strategy(execution_config("rtc"))).__name__
+        'RTC'
     """
     found = find_strategy(config.strategy)
     if (corrector is not None) != ("corrector" in found.requires):
@@ -49,7 +61,12 @@ def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = N
 
 
 def make_planning_strategy(config: ExecutionConfig) -> Strategy:
-    """Return the strategy of the inference process. It only plans (`Strategy.infer`) and needs no corrector."""
+    """Return the strategy of the inference process. It only plans (`Strategy.infer`) and needs no corrector.
+
+    Example:
+        >>> type(make_planning_strategy(execution_config("a2c2"))).__name__
+        'A2C2'
+    """
     return find_strategy(config.strategy)(config)
 
 

@@ -73,7 +73,15 @@ class ExecutionConfig:
 
 
 class ActionCorrector(Protocol):
-    """A small head that corrects single actions from the newest observation, fast enough for every tick."""
+    """A small head that corrects single actions from the newest observation, fast enough for every tick.
+
+    Example:
+        >>> class Damped:
+        ...     def correct(self, observation, action, chunk_index, discrete_dims):
+        ...         return action * 0.9**chunk_index
+        >>> Damped().correct(env.observe(), np.ones(2, np.float32), 1, ())
+        array([0.9, 0.9], dtype=float32)
+    """
 
     def correct(
         self, observation: Observation, action: Float32Array, chunk_index: int, discrete_dims: Sequence[int]
@@ -85,7 +93,13 @@ class ActionCorrector(Protocol):
 
 
 class Strategy(Protocol):
-    """When to plan, how to use the policy, where an arrived chunk goes, and what is done at a tick."""
+    """When to plan, how to use the policy, where an arrived chunk goes, and what is done at a tick.
+
+    Example:
+        >>> from vla_rl.execution.strategies import execution_config, make_strategy
+        >>> make_strategy(execution_config("naive")).freezes_world
+        False
+    """
 
     freezes_world: bool
 

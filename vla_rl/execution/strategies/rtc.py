@@ -14,7 +14,15 @@ from vla_rl.execution.strategies.base import ChunkStrategy
 
 @runtime_checkable
 class GuidedPolicy(Policy, Protocol):
-    """A policy whose sampling can be guided towards an earlier plan."""
+    """A policy whose sampling can be guided towards an earlier plan.
+
+    Example:
+        >>> from vla_rl.policies.flow_vla import FlowVLAPolicy
+        >>> acting, seen = FlowVLAPolicy(policy), env.observe()
+        >>> previous = acting.infer(seen).actions[:-4]
+        >>> acting.infer_guided(seen, previous, delay_ticks=2, exact_gradient=True).actions.shape
+        (16, 2)
+    """
 
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool

@@ -2,7 +2,7 @@
 
 from vla_rl.policies.encoders import TextConfig, VisionConfig
 from vla_rl.policies.flow_vla.config import BackboneConfig, ExpertConfig, FlowVLAConfig, preset
-from vla_rl.policies.flow_vla.model import FlowVLA, Prefix
+from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.flow_vla.policy import FlowVLAPolicy
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "FlowVLA",
     "FlowVLAConfig",
     "FlowVLAPolicy",
-    "Prefix",
     "TextConfig",
     "VisionConfig",
     "preset",

@@ -139,6 +139,10 @@ def preset(name: str) -> FlowVLAConfig:
 
     Raises:
         UserError: for an unknown name.
+
+    Example:
+        >>> preset("cpu").horizon
+        16
     """
     folder = Path(__file__).resolve().parents[2] / "configs" / "policy"
     if not folder.exists():  # a source checkout; wheels carry the folder inside the package

@@ -18,6 +18,10 @@ class FlowVLAPolicy(ActingPolicy):
     Args:
         model, device, version: see `ActingPolicy`.
         steps: Euler steps, default from the model's config.
+
+    Example:
+        >>> FlowVLAPolicy(policy, version=1).infer(env.observe()).policy_version
+        1
     """
 
     model: FlowVLA

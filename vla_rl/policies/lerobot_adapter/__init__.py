@@ -4,7 +4,6 @@ Dependency law: lerobot is imported inside functions; it takes many seconds. Not
 """
 
 from vla_rl.policies.lerobot_adapter.folder import is_lerobots_own
-from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
 from vla_rl.policies.lerobot_adapter.model import LeRobotModel, LeRobotPolicyConfig
 
-__all__ = ["LeRobotModel", "LeRobotPolicyConfig", "is_lerobots_own", "per_sample_loss"]
+__all__ = ["LeRobotModel", "LeRobotPolicyConfig", "is_lerobots_own"]

@@ -38,7 +38,12 @@ class Description(NamedTuple):
 
 
 def is_lerobots_own(folder: Path) -> bool:
-    """Return whether lerobot wrote a folder alone: its config.json is lerobot's, and there is no file of ours."""
+    """Return whether lerobot wrote a folder alone: its config.json is lerobot's, and there is no file of ours.
+
+    Example:
+        >>> is_lerobots_own(Path("models/act")), is_lerobots_own(Path("runs/dot/policies/version_0000"))
+        (True, False)
+    """
     try:
         description = read_json(folder / "config.json")
     except (OSError, ValueError):

@@ -44,6 +44,10 @@ class LeRobotPolicyConfig(PolicyConfig):
     Attributes:
         folder: a local folder with lerobot's config.json, and with ``model.safetensors`` for one that is trained
             already. Its features may be empty: then they are the robot's.
+
+    Example:
+        >>> LeRobotPolicyConfig(folder="/models/act").kind
+        'lerobot'
     """
 
     kind: str = "lerobot"
@@ -68,6 +72,11 @@ class LeRobotModel(TrainablePolicy):
 
     Raises:
         UserError: if its processors need a part that is not on this machine.
+
+    Example:
+        >>> config = LeRobotPolicyConfig(folder="models/act")  # lerobot's own config.json
+        >>> LeRobotModel.build(config, *demos.summary(), pretrained=False).policy.name
+        'act'
     """
 
     config_class = LeRobotPolicyConfig

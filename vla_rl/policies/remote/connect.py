@@ -27,6 +27,10 @@ def connect(url: str) -> RemotePolicy:
     Raises:
         UserError: If the URL is wrong.
         RemoteError: If there is no server, or its policy does not fit the interface.
+
+    Example:
+        >>> connect(address).spec.action_dim  # of `vla-rl serve runs/dot`, such as openpi://127.0.0.1:8000
+        2
     """
     parts, options = urlsplit(url), dict(parse_qsl(urlsplit(url).query))
     if parts.scheme not in ("openpi", "openpis", "groot") or not parts.hostname:

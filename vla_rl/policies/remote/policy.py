@@ -31,7 +31,15 @@ _REMEMBERED = 1000
 
 
 class RemoteError(UserError):
-    """A server that cannot be reached, does not answer in time, or answers with something else than a chunk."""
+    """A server that cannot be reached, does not answer in time, or answers with something else than a chunk.
+
+    Example:
+        >>> from vla_rl.policies.remote import connect
+        >>> connect("openpi://127.0.0.1:1")
+        Traceback (most recent call last):
+            ...
+        vla_rl.policies.remote.policy.RemoteError: ...
+    """
 
 
 class Timing(NamedTuple):
@@ -56,6 +64,12 @@ class RemotePolicy(ABC):
     Attributes:
         interface: What the policy reads and plans.
         timings: The latest exchanges.
+
+    Example:
+        >>> from vla_rl.policies.remote import connect
+        >>> served = connect(address)  # of `vla-rl serve runs/dot`, such as openpi://127.0.0.1:8000
+        >>> served.infer(env.observe()).actions.shape == (served.horizon, 2)
+        True
     """
 
     def __init__(self, url: str, interface: RemoteInterface | None = None, timeout_s: float = 2.0) -> None:

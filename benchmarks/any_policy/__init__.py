@@ -1,16 +1,23 @@
-"""Base policies of any kind. With --serve: policies on another computer, in both directions."""
+"""Base policies of any kind. With --gain: what practice makes of frozen ones. With --serve: policies on another
+computer, in both directions.
+"""
 
 import argparse
 import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.any_policy import gain
 from vla_rl.core.errors import UserError
 
 _OPENPI = "uv venv openpi && uv pip install --python openpi openpi-client openpi-server typing_extensions"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gain", nargs="+", choices=list(gain.BASES), metavar="BASE", help=", ".join(gain.BASES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rounds", type=int, default=3, help="new rounds of a run in this call, at most")
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-any-policy"), help="where run folders are kept")
     parser.add_argument("--serve", action="store_true", help="faults, fuzz, latency and load of policy servers")
     parser.add_argument("--faults", type=int, default=2000, help="number of injected faults")
     parser.add_argument("--messages", type=int, default=20_000, help="number of fuzzed messages")
@@ -18,8 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
+    if options.gain:
+        measured = gain.measure(options.out, options.runs, options.gain, options.seeds, options.rounds)
+        return {**_kept(options.out), **measured}
     if not options.serve:
-        raise UserError("any_policy measures nothing by default; choose --serve")
+        raise UserError("any_policy measures nothing by default; choose --serve or --gain")
     from benchmarks.any_policy import serving
 
     faults, fuzz = serving.faults(options.faults), serving.fuzz(options.messages)
@@ -54,6 +64,11 @@ def _kept(folder: Path) -> dict[str, Any]:
 
 def table(result: dict[str, Any]) -> str:
     """Markdown of a result."""
+    parts = [gain.table(result["gain_cells"])] if result.get("gain_cells") else []
+    return "\n\n".join([*parts, *([_of_servers(result)] if "server_faults" in result else [])])
+
+
+def _of_servers(result: dict[str, Any]) -> str:
     rows = [
         ("faults of a server, every second answer", result["server_faults"]),
         (f"control ticks lost to them, of {result['server_faults_ticks']}", result["server_faults_lost_ticks"]),

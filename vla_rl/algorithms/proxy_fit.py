@@ -10,6 +10,7 @@ nothing.
 """
 
 import logging
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -52,7 +53,7 @@ class ProxyFit:
             episodes, in normalized units. It is infinite before the first fit.
         spread: The same share between two chunks of the base policy; 0 for a policy that plans one.
         logs: Both, with the number of observations that were shown to the base policy in this round, of those whose
-            chunks were known, and the seconds that it took.
+            chunks were known, and the seconds that it took; and the seconds of the proxy's gradient steps.
     """
 
     def __init__(self, model: ProxiedPolicy, actor: ActorLearner, batch_size: int, ticks: int, seed: int) -> None:
@@ -90,7 +91,7 @@ class ProxyFit:
             keys += keys_of(inputs, self._model.sentences(inputs[2]), self._noise(part))
         known = np.array([all(chunks.get(key) is not None for key in own) for own in keys], bool)
         asked, base = self._wanted(known), self._model.base
-        self.logs = {"base_asked": float(len(asked)), "base_known": float(known.sum())}
+        self.logs = {"base_asked": float(len(asked)), "base_known": float(known.sum()), "proxy_s": 0.0}
         begun_s = base.seconds
         if len(asked):
             self._model.asks = True
@@ -120,6 +121,7 @@ class ProxyFit:
         """
         if self._sampler is None or self.stopped:
             return self.logs
+        started_s = time.perf_counter()
         chosen = self._sampler.sample(step, self._batch_size)
         action = self._targets[torch.from_numpy(chosen), step % self._targets.shape[1]].to(self._data.device)
         inputs = self._data.inputs(self._frames[chosen])
@@ -128,6 +130,7 @@ class ProxyFit:
         if (done + 1) % _CHECK_EVERY == 0:
             self.measure()
             self.stopped = self.unexplained - self.spread <= GOOD
+        self.logs["proxy_s"] += time.perf_counter() - started_s
         return logs | self.logs
 
     def end_round(self) -> None:

@@ -272,7 +272,7 @@ def _with_proxy(
     if demonstrations is None:
         raise UserError(
             f"{base} gets a proxy, whose scale comes from episodes; give demonstrations=, or episodes of the policy: "
-            "evaluate(policy, env, 8, out='datasets/own').store"
+            "evaluate(policy, env, seeds=range(8), render=True).store"
         )
     options = {name.removeprefix("policy."): value for name, value in settings.items() if name.startswith("policy.")}
     config = load_config(ProxyConfig, None, override_items(options), {"base": base})

@@ -1,0 +1,155 @@
+"""A frozen base policy behind a proxy: what each of the two does, and what is kept of the base policy's chunks."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_policy import SPEC, TINY, make_model, make_observation
+
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.base import draw_from_flat, example_row
+from vla_rl.policies.flow_vla import FlowVLAConfig
+from vla_rl.policies.folders import load_policy
+from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
+from vla_rl.policies.proxy.base import BaseChunks
+
+NET = FlowVLAConfig(**TINY | {"horizon": 16})
+
+
+class Remembering:
+    """A policy of one's own that reads two observations, and plans five actions: the state, and the one before it."""
+
+    version, horizon, n_obs_steps = 3, 5, 2
+    spec = PolicySpec("own", ("front",), (160, 200), state_dim=2, action_dim=2)
+
+    def __init__(self) -> None:
+        self.seeds: list[int] = []
+
+    def reset(self, seed: int) -> None:
+        self.seeds.append(seed)
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        del committed
+        assert observation.task == "push the block"
+        (before,) = observation.past
+        chunk = np.stack([observation.state, before.state, *[observation.state] * 2])  # one fewer than it may
+        return ActionChunk(chunk, observation.tick, 0, self.version)
+
+
+def statistics(spec: PolicySpec) -> Statistics:
+    rng = np.random.default_rng(0)
+    return Statistics.from_arrays(rng.normal(size=(9, spec.state_dim)), rng.normal(size=(9, spec.action_dim)))
+
+
+def proxied(base: Path | str, spec: PolicySpec = SPEC, draws: int = 1, seed: int = 0) -> ProxiedPolicy:
+    torch.manual_seed(seed)
+    return ProxiedPolicy(ProxyConfig(base=str(base), draws=draws, net=NET), spec, statistics(spec)).eval()
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    make_model(seed=5).save(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def test_the_base_plans_and_the_proxy_has_all_weights(base: Path, tmp_path: Path) -> None:
+    model, bare = proxied(base, draws=9), load_policy(base)
+    observation = make_observation(seed=1, tick=7)
+    np.testing.assert_array_equal(model.acting().infer(observation).actions, bare.infer(observation).actions)
+    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in model.net.parameters())
+    assert not any(name.startswith("base") for name in model.state_dict())
+    assert copy.deepcopy(model).base is model.base
+
+    seen = example_row(model)[None]
+    noise = torch.randn(1, model.horizon, 2)
+    torch.testing.assert_close(
+        draw_from_flat(model, seen, noise)[0], draw_from_flat(model.net, seen, noise)[0], msg="imagined by the proxy"
+    )
+    model.acting(version=4).save(tmp_path / "saved")
+    again = load_policy(tmp_path / "saved")
+    assert isinstance(again, ActingPolicy)
+    assert again.version == 4
+    np.testing.assert_array_equal(again.infer(observation).actions, bare.infer(observation).actions)
+
+
+@pytest.mark.parametrize(("draws", "different"), [(1, 1), (3, 3), (9, 5)])
+def test_as_many_chunks_are_asked_for_as_may_be(base: Path, draws: int, different: int) -> None:
+    model = proxied(base, draws=draws)
+    observation = make_observation()
+    inputs = model.acting()._inputs(observation)
+    before = model.base.asked
+    chunks = model.draw_several(*inputs, torch.randn(1, 5, model.horizon, 2))
+    assert model.base.asked - before == different
+    assert len(torch.unique(chunks[0], dim=0)) == different
+    if draws == 1:
+        others = model.draw_several(*inputs, torch.randn(1, 2, model.horizon, 2))
+        torch.testing.assert_close(others[0, 0], chunks[0, 0], msg="it is deterministic")
+
+
+def test_a_class_with_a_past_and_large_pictures_has_a_proxy() -> None:
+    model = proxied(f"{__name__}:Remembering", Remembering.spec)
+    assert (model.horizon, model.net.horizon, model.n_obs_steps) == (5, 4, 2)
+    assert model.net.spec.image_size == (80, 100)
+    acting = model.acting()
+    image = {"front": np.random.default_rng(0).integers(0, 255, (160, 200, 3), dtype=np.uint8)}
+    first, second = (Observation(image, np.full(2, value, np.float32), "push the block", 0) for value in (1, 2))
+    actions = acting.infer(replace(second, past=(first,))).actions
+    np.testing.assert_array_equal(actions[:, 0], [2, 1, 2, 2, 2])
+    with pytest.raises(UserError, match="reads 2 observations, found are 1"):
+        acting.infer(second)
+
+
+def test_a_base_of_another_robot_or_with_a_critic_is_refused(base: Path) -> None:
+    with pytest.raises(ConfigError, match="has the state_dim 3, the task has 4"):
+        proxied(base, replace(SPEC, state_dim=4))
+    with pytest.raises(ConfigError, match=r"policy\.base is empty"):
+        ProxyConfig()
+
+
+class TestChunks:
+    """Chunks of a base policy that processes share."""
+
+    KEYS = (b"a" * 16, b"b" * 16)
+    CHUNKS = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+
+    def test_what_one_process_adds_another_one_reads(self, tmp_path: Path) -> None:
+        one, other = (BaseChunks((3, 2), tmp_path, "key") for _ in range(2))
+        one.add(self.KEYS, self.CHUNKS)
+        assert other.get(self.KEYS[0]) is None
+        other.refresh()
+        for key, chunk in zip(self.KEYS, self.CHUNKS, strict=True):
+            np.testing.assert_array_equal(other.get(key), chunk)
+
+    def test_a_record_that_was_not_finished_or_is_damaged_is_no_chunk(self, tmp_path: Path) -> None:
+        BaseChunks((3, 2), tmp_path, "key").add(self.KEYS, self.CHUNKS)
+        (file,) = tmp_path.glob("*.chunks")
+        content = bytearray(file.read_bytes())
+        content[30] ^= 1
+        file.write_bytes(content[:-1])
+        found = BaseChunks((3, 2), tmp_path, "key")
+        assert [found.get(key) for key in self.KEYS] == [None, None]
+
+    def test_those_of_another_base_are_refused(self, tmp_path: Path) -> None:
+        BaseChunks((3, 2), tmp_path, "key")
+        with pytest.raises(UserError, match="practices with another base policy"):
+            BaseChunks((3, 2), tmp_path, "other")
+
+    def test_what_is_known_is_not_asked_for(self, base: Path) -> None:
+        model = proxied(base)
+        inputs = model.acting()._inputs(make_observation())
+        noise = torch.zeros(1, 1, model.horizon, 2)
+        model.chunks = BaseChunks((model.horizon, 2))
+        model.asks = False
+        imitated = model.draw_several(*inputs, noise)
+        model.asks, before = True, model.base.asked
+        planned = [model.draw_several(*inputs, noise) for _ in range(2)]
+        assert model.base.asked == before + 1
+        torch.testing.assert_close(*planned, rtol=0, atol=0)
+        assert not torch.allclose(imitated, planned[0])

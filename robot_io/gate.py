@@ -4,9 +4,10 @@ Each action passes the watchdogs (shape, finite numbers, ages of observation and
 workspace, then the rate limit, or velocity, acceleration and jerk limits. A fault brakes the robot to rest and holds
 it. A fault may pass; one that lasts latches the stop, and only a person re-arms it. What the joint monitor or an
 interlock reports, and a pause of this process, latch it at once. A robot that pushes against something, or was moved in
-a pause, then holds at its measured place. Its last command would push on, or pull it back. The gate sends nothing until
-two readings agree where such a robot is. Every change has a reason, which is returned with the command, counted,
-and logged when it begins. Called from the control thread only.
+a pause, then holds at its measured place. Its last command would push on, or pull it back. One reading that is far from
+both the one before and the last command may be wrong: the gate sends nothing until the next one agrees. Every change
+has a reason, which is returned with the command, counted, and logged when it begins. Called from the control thread
+only.
 
 Order of a stop: hold while braking -> at rest, latched -> the loop calls the robot's `stop`, which damps -> until
 `SafetyGate.rearm`. A policy can skip none of it: the gate sees actions and times, never their origin.
@@ -149,7 +150,7 @@ class SafetyGate:
         self._read_before = posture  # by the reading before the newest one
         self._gave_way = 0  # for which reasons
         self._admitted_ns = _LONG_AGO  # times before it are no pause
-        self._unknown_since_ns: int | None = None  # The robot's place is unknown until two later readings agree
+        self._unknown_since_ns: int | None = None  # The robot's place is unknown until a plausible reading
         self._unknown_why = 0
         self._joint_monitor.reset(posture)
 
@@ -169,7 +170,7 @@ class SafetyGate:
             self._read_before = self._condition.position
         self._condition = condition
         reasons = self._joint_monitor.update(condition)
-        if reasons & _BLOCKED & ~self._interlocks and not self._readings_agree(condition):
+        if reasons & _BLOCKED & ~self._interlocks and not self._is_plausible(condition):
             self._unknown_since_ns, self._unknown_why = condition.captured_ns, reasons & _BLOCKED
         if not reasons and not condition.interlocks:
             return
@@ -244,7 +245,7 @@ class SafetyGate:
         if condition is not None:
             if condition.captured_ns <= since_ns or now_ns - condition.captured_ns > self._max_observation_age_ns:
                 return
-            if not self._readings_agree(condition):
+            if not self._is_plausible(condition):
                 return
             # Joints that sag a little under their load keep their command.
             away = self._joint_monitor.is_away(condition.position, self._motion.previous)
@@ -252,10 +253,11 @@ class SafetyGate:
         self._unknown_since_ns = None
         self._give_way(moved)
 
-    def _readings_agree(self, condition: Condition) -> bool:
-        """Return whether the last two readings are at most one tick of motion apart."""
+    def _is_plausible(self, condition: Condition) -> bool:
+        """Return whether a reading is at most one tick of motion from the one before it or from the last command."""
         dims = np.setdiff1d(self._may_yield, condition.rate_dims)
-        apart = np.abs(condition.position[dims] - self._read_before[dims])
+        expected = np.stack([self._read_before, self._motion.previous])[:, dims]
+        apart = np.abs(condition.position[dims] - expected).min(axis=0)
         return not (np.isfinite(apart) & (apart > self._one_tick[dims])).any()
 
     def _give_way(self, dims: NDArray[np.int_]) -> None:

@@ -205,7 +205,7 @@ def commands_after(readings: list[float], pause_ns: int = 0) -> list[list[float]
 @pytest.mark.parametrize("pause_ns", [0, LATE_NS])
 def test_one_reading_that_is_off_moves_no_robot(pause_ns: int) -> None:
     """It is the first after the start, or after a pause."""
-    assert commands_after([0.6, 0.0, 0.0, 0.0], pause_ns) == [[], [], [0.0], [0.0]]
+    assert commands_after([0.6, 0.0, 0.0, 0.0], pause_ns) == [[], [0.0], [0.0], [0.0]]
 
 
 @pytest.mark.parametrize("pause_ns", [0, LATE_NS])

@@ -6,6 +6,7 @@ and every frame read once.
 
 Example: python -m benchmarks speed
          git worktree add ../before COMMIT && python -m benchmarks speed --before ../before --pairs 5
+         python -m benchmarks speed --device cuda
 """
 
 import argparse
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each command (default: 5)")
     parser.add_argument("--before", type=Path, help="an earlier checkout to compare rounds with")
     parser.add_argument("--pairs", type=int, default=5, help="rounds of each checkout (default: 5)")
+    parser.add_argument("--device", help="also time a round whose learner is on this device, such as cuda")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
@@ -72,12 +74,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "speed", {"config": read_yaml(config_file("alone"))})
     for seed in range(options.pairs if options.before else 0):
         cells.once(f"pair-{seed}", functools.partial(pair, options.before.resolve(), seed))
+    if options.device:
+        cells.once(f"round-{options.device}", functools.partial(round_on, options.device))
     with tempfile.TemporaryDirectory() as folder:
         seconds = measure(Path(folder), options.repeats)
     typical = {name: median(found) for name, found in seconds.items()}
     readers_s = sum(typical[name] for name in _READERS) / len(_READERS)
     return {
-        **ratios(cells.read()),
+        **ratios([cell for cell in cells.read() if "before" in cell]),
+        "rounds_on": [cell for cell in cells.read() if "device" in cell],
         **success([cell for cell in open_cells(options.out).read() if "method" in cell]),
         "commands": seconds,
         "cli_help_ms": 1e3 * typical["cli_help"],
@@ -88,18 +93,30 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def pair(before: Path, seed: int) -> dict[str, Any]:
     """Practice for one round with each of two checkouts."""
-    found: dict[str, Any] = {"seed": seed}
-    for name, checkout in (("before", before), ("now", _HERE)):
-        config = checkout / "configs" / "alone.yaml"
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = [str(_HERE / "benchmarks" / "speed_round.py"), f"{folder}/run", str(config), f"seed={seed}"]
-            environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-            done = subprocess.run(
-                [sys.executable, "-P", *arguments], env=environment, cwd=folder, capture_output=True, text=True
-            )
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-        found[name] = json.loads(done.stdout.splitlines()[-1])
+    return {"seed": seed, "before": _round(before, f"seed={seed}"), "now": _round(_HERE, f"seed={seed}")}
+
+
+def round_on(device: str) -> dict[str, Any]:
+    """Practice for one round with the learner on a device; in wall-clock seconds.
+
+    Raises:
+        RuntimeError: If torch finds no such device.
+    """
+    found = _round(_HERE, f"device={device}")
+    return {"device": device, "stages_s": found["cpu_s"], "chunks_per_s": found["model_rollout_chunks_per_s_core"]}
+
+
+def _round(checkout: Path, *changes: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        config = str(checkout / "configs" / "alone.yaml")
+        arguments = [str(_HERE / "benchmarks" / "speed_round.py"), f"{folder}/run", config, *changes]
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, "-P", *arguments], env=environment, cwd=folder, capture_output=True, text=True
+        )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

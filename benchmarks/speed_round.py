@@ -1,4 +1,4 @@
-"""Processor seconds of the stages of one round of practice, printed as JSON.
+"""Processor seconds of the stages of one round of practice, printed as JSON. With ``device=cuda``: wall-clock seconds.
 
 `benchmarks.speed` runs it on two checkouts of the package in turn, so it uses only what both have.
 Example: python benchmarks/speed_round.py RUN_DIR configs/alone.yaml seed=0
@@ -37,16 +37,18 @@ _PARTS = (
 def main(out: Path, config: Path, overrides: list[str]) -> dict[str, Any]:
     """Practice for one round in this process."""
     seconds: dict[str, float] = {}
+    settings = load_config(RunConfig, config, overrides=[*_ONE_CORE, *overrides])
+    now_s = time.process_time if settings.device == "cpu" else _synchronized_s
 
     def timed(name: str | None, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> Any:
-            began_s = time.process_time()
+            began_s = now_s()
             try:
                 return function(*arguments, **options)
             finally:
                 stage = name or arguments[1].name
-                seconds[stage] = seconds.get(stage, 0.0) + time.process_time() - began_s
+                seconds[stage] = seconds.get(stage, 0.0) + now_s() - began_s
 
         return run
 
@@ -54,7 +56,6 @@ def main(out: Path, config: Path, overrides: list[str]) -> dict[str, Any]:
         setattr(owner, name, timed(name, getattr(owner, name)))
     setattr(PracticeRun, "_do", timed(None, PracticeRun._do))  # noqa: B010
     torch.set_num_threads(1)
-    settings = load_config(RunConfig, config, overrides=[*_ONE_CORE, *overrides])
     summary = run_practice(*create_run(out, settings))
     budget, branches = settings.budget, settings.learning.branches
     return {
@@ -67,6 +68,12 @@ def main(out: Path, config: Path, overrides: list[str]) -> dict[str, Any]:
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "success": [each["successes"] / each["episodes"] for each in summary["evaluations"]],
     }
+
+
+def _synchronized_s() -> float:
+    """Return the wall clock in seconds, when the accelerator has done all that it was given."""
+    torch.accelerator.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

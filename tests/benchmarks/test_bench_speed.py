@@ -1,8 +1,25 @@
 """Ratios of rounds, and success against the published runs of the same seeds."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from benchmarks import speed
+from benchmarks import speed, speed_round
+from vla_rl.training.rounds import PracticeRun
+
+TINY = (
+    "budget.demonstrations=2",
+    "budget.supervised_steps=20",
+    "budget.episodes_per_round=6",
+    "budget.evaluation_episodes=2",
+    "budget.steps_per_round=8",
+    "environments_per_worker=2",
+    "learning.distill_steps=4",
+    "learning.dynamics.steps=4",
+    "learning.branches.updates=1",
+    "learning.branches.branches=8",
+)
 
 
 def _pair(before: float, now: float) -> dict[str, dict[str, float]]:
@@ -28,3 +45,20 @@ def test_success_compares_the_same_tasks_and_seeds_only() -> None:
     assert (found["rounds_made_worse"], found["rounds_made_worse_before"]) == (1, 1)
     assert found["success_runs"] == [["a", 0], ["a", 1]]
     assert speed.success(cells[-1:]) == {}
+
+
+@pytest.mark.slow
+def test_a_round_on_another_device_is_timed_stage_by_stage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On the processor and tiny, since not every machine has another device."""
+
+    def tiny_round(checkout: Path, *changes: str) -> dict[str, Any]:
+        assert changes == ("device=cpu",)
+        return speed_round.main(tmp_path / "run", checkout / "configs" / "alone.yaml", [*TINY, *changes])
+
+    monkeypatch.setattr(speed, "_round", tiny_round)
+    for owner, name in [*speed_round._PARTS, (PracticeRun, "_do")]:
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # brings back what `main` wraps
+    found = speed.round_on("cpu")
+    assert found["device"] == "cpu"
+    assert found["stages_s"]["practice 1"] >= found["stages_s"]["distill"] > 0
+    assert found["chunks_per_s"] > 0

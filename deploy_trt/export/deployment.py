@@ -92,7 +92,7 @@ def export_flow_vla(
         weights=None,
         probes=NOT_WRITTEN,
         **normalization_of(statistics),
-        text=_text(model, folder),
+        text=text_info(model, folder),
         sampler=SamplerInfo(
             kind="unrolled" if unrolled else "flow",
             steps=config.sampling_steps,
@@ -204,7 +204,8 @@ def random_observations(spec: PolicySpec, state: VectorStatistics) -> list[Obser
     ]
 
 
-def _text(model: FlowVLA, folder: Path) -> TextInfo:
+def text_info(model: FlowVLA, folder: Path) -> TextInfo:
+    """Return how a policy reads its task sentence; a tokenizer is written into the deployment."""
     text = model.config.text
     if not model.config.backbone.folder:
         return TextInfo("hashed_words", text.max_words, VOCABULARY)

@@ -23,6 +23,7 @@ KINDS = {
     "policies": "kind of policy",
     "takeovers": "takeover source",
     "sinks": "metric sink",
+    "outcomes": "success detector",
 }
 """Each kind of part, and what one of it is called in messages."""
 OUR_PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")

@@ -93,7 +93,7 @@ class Entry:
 
     Attributes:
         time: When, UTC, ISO 8601.
-        user: By whom, as the system names them.
+        user: By whom: a person as the system names them, or ``detector NAME``.
         new: Values after it.
         old: Values before it. A key of ``new`` that is not there was as recorded.
         undoes: Place in the log of the entry that this one undoes; None: it is no undo.
@@ -134,11 +134,22 @@ class EditLog:
         except UserError as error:
             raise damaged(file, error) from error
 
-    def changed(self, new: Changes, recorded: Changes) -> "EditLog":
+    @property
+    def labeler(self) -> str:
+        """User of the newest entry that gives the outcome and is not undone; empty: the outcome is as recorded."""
+        undone = {entry.undoes for entry in self.entries}
+        labels = [
+            entry.user
+            for place, entry in enumerate(self.entries)
+            if "success" in entry.new and entry.undoes is None and place not in undone
+        ]
+        return labels[-1] if labels else ""
+
+    def changed(self, new: Changes, recorded: Changes, user: str = "") -> "EditLog":
         """Return the log with one more change; ``recorded`` are the values of the recording, as far as known."""
         before = {**recorded, **self.changes}
         old = cast(Changes, {name: before[name] for name in new if name in before})
-        return self._with(new, old)
+        return self._with(new, old, user=user)
 
     def undone(self, where: str) -> "EditLog":
         """Return the log with the last change undone that is not undone yet. Raises UserError if there is none."""
@@ -149,8 +160,8 @@ class EditLog:
         last = self.entries[left[-1]]
         return self._with(last.old, last.new, left[-1])
 
-    def _with(self, new: Changes, old: Changes, undoes: int | None = None) -> "EditLog":
-        entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), _user(), new, old, undoes)
+    def _with(self, new: Changes, old: Changes, undoes: int | None = None, user: str = "") -> "EditLog":
+        entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), user or _user(), new, old, undoes)
         return replace(self, entries=(*self.entries, entry))
 
 
@@ -248,7 +259,7 @@ class Editable(abc.ABC):
         """Return what edits amount to, empty for none. Raises as `edit_log`."""
         return self.edit_log(name).changes
 
-    def edit(self, name: str, **changes: Unpack[Changes]) -> None:
+    def edit(self, name: str, by: str = "", **changes: Unpack[Changes]) -> None:
         """Change how readers see an episode: leave it out, trim it, give another outcome or task sentence.
 
         The recording stays unchanged. The edit is a small file beside it, written atomically, with a log of all edits.
@@ -256,6 +267,7 @@ class Editable(abc.ABC):
 
         Args:
             name: Of the episode.
+            by: Who changes it; empty: the user of this process.
             changes: New values; see `Changes`.
 
         Raises:
@@ -267,7 +279,7 @@ class Editable(abc.ABC):
         """
         found = self.recording(name)
         check_changes(changes, found.length, found.where)
-        self._change(name, lambda log: replace(log, digest=found.digest).changed(changes, found.values))
+        self._change(name, lambda log: replace(log, digest=found.digest).changed(changes, found.values, by))
 
     def undo(self, name: str) -> None:
         """Undo the last edit of an episode that is not undone yet; the log keeps both. Raises as `edit`."""

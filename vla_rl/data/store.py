@@ -204,14 +204,15 @@ class EpisodeStore(Editable):
         """Return the current value of everything that an edit can change. Raises as `changes`."""
         return {**self.recording(episode_id).values, **self.changes(episode_id)}
 
-    def label(self, episode_id: str, success: bool | None) -> None:
+    def label(self, episode_id: str, success: bool | None, by: str = "") -> None:
         """Set the outcome of an episode. The label is an edit; the recording stays. Raises as `edit`.
 
         Args:
             episode_id: Id of the episode.
             success: Outcome; None: unknown.
+            by: Who gives the label; empty: the user of this process.
         """
-        self.edit(episode_id, success=success)
+        self.edit(episode_id, by, success=success)
 
     def move(self, episode_id: str, to: Self) -> None:
         """Move an episode, with its edits, to another store on the same file system.

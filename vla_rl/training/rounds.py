@@ -32,6 +32,7 @@ from vla_rl.training.learning import LearningRun
 from vla_rl.training.plan import Stage
 from vla_rl.training.practice import import_demonstrations, practice_learner, supervised_learner
 from vla_rl.training.records import RunRecords
+from vla_rl.training.round_labels import RoundLabels
 from vla_rl.training.workers import BackgroundRollouts, RolloutJob, Rollouts
 
 # The steps of an episode share its outcome: a few of them say as much of calibration as all.
@@ -61,6 +62,7 @@ class PracticeRun(LearningRun):
         self._stages, self._background = plan.plan(budget), BackgroundRollouts(pool)
         self.evaluation_store = EpisodeStore(folder.evaluation)
         self._ahead = EpisodeStore(folder.ahead) if budget.staleness else None
+        self._labels = RoundLabels.of(folder, self.store)
         self._practiced: Algorithm | None = None
         self._has_worked = False
 
@@ -147,8 +149,10 @@ class PracticeRun(LearningRun):
 
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
         """Add the stage's episodes to the store and say how they went."""
-        worked = self._rollouts(jobs, self.store, stage)
-        self._note_episodes([job.episode_id for job in jobs], stage)
+        worked, names = self._rollouts(jobs, self.store, stage), [job.episode_id for job in jobs]
+        if self._labels is not None and stage.kind == "collect":
+            self._publish_once("outcomes", stage, self._labels.label(stage.round, names))
+        self._note_episodes(names, stage)
         return worked
 
     def _note_episodes(self, names: Sequence[str], stage: Stage) -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from vla_rl.data.store import EpisodeStore, add_new
 from vla_rl.policies.named import is_name
 from vla_rl.report.outcomes import Outcomes, RoundResult, metrics_of
 from vla_rl.training import plan
+
+if TYPE_CHECKING:
+    from vla_rl.outcomes.labeling import LabelConfig
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,8 @@ class Practice:
         out: Run folder.
         settings: Changes to the preset ``alone``, such as ``{"workers": 2, "budget.evaluation_episodes": 200}``.
         subscribers: Receivers of every metric and of sample episodes; see `vla_rl.core.protocols.Subscriber`.
+        outcomes: Labels by a person and a success detector; see `vla_rl.outcomes.labeling.LabelConfig`. None: the
+            outcomes of the environment.
 
     Raises:
         UserError: If the folder holds another run, or policy, task and settings do not fit each other.
@@ -65,6 +70,7 @@ class Practice:
         out: str | Path,
         settings: Mapping[str, Any] | None = None,
         subscribers: Sequence[Subscriber] = (),
+        outcomes: "LabelConfig | None" = None,
     ) -> None:
         from vla_rl.policies.folders import load_model
         from vla_rl.training.config import RunConfig
@@ -98,6 +104,10 @@ class Practice:
                 self.folder = RunFolder.create(path, self.config)
             with self.folder:
                 self._begin(start, store)
+        if outcomes is not None:
+            from vla_rl.training.round_labels import choose_labels
+
+            choose_labels(self.folder, outcomes, self.config.budget)
 
     def _begin(self, start: Path, store: EpisodeStore | None) -> None:
         """Copy the demonstrations, then the initial policy. Copies of a killed process stay."""

@@ -1,0 +1,56 @@
+"""Practice that never sees the outcomes of its environment."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vla_rl.cli.main import main
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import Origin
+from vla_rl.data.store import EpisodeStore
+from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, LabelConfig
+from vla_rl.training.round_labels import choose_labels
+
+
+def train(*arguments: str) -> int:
+    return main(["train", *arguments])
+
+
+def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tiny = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]
+    assert train(*tiny, "--out", str(run), "--outcomes", "simulated_person=true", "audit_share=0") == 0
+    store = EpisodeStore(run / "episodes", create=False)
+    first = [name for name in store.ids() if name.startswith("round001")]
+    assert {store.edit_log(name).labeler for name in first} == {"simulated person"}
+    assert {store.edit_log(name).entries[0].user for name in first} == {HIDDEN}
+    assert train("--resume", str(run), "budget.rounds=2") == 0
+    second = [name for name in store.ids() if name.startswith("round002")]
+    assert len(second) == 4
+    for name in second:
+        entries = store.edit_log(name).entries
+        assert entries[0].user == HIDDEN, "hidden before anything can learn from it"
+        assert any(entry.user.startswith(DETECTOR) for entry in entries)
+    assert (run / "detector" / "detector.json").exists()
+    demonstrations = [name for name in store.ids() if store.read_header(name).origin is Origin.DEMO]
+    assert not any(store.edit_log(name).entries for name in demonstrations)
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    scores = {record["round"]: record for record in metrics if record["kind"] == "outcomes"}
+    assert scores[1]["asked"] == 4
+    assert scores[2]["unknown"] + 4 >= scores[2]["asked"]
+    evaluation = EpisodeStore(run / "evaluation", create=False)
+    assert not any(evaluation.edit_log(name).entries for name in evaluation.ids())
+
+
+def test_what_needs_outcomes_of_the_environment_is_refused(tmp_path: Path) -> None:
+    from vla_rl.data.run_folder import RunFolder
+    from vla_rl.training.plan import BudgetConfig
+
+    (tmp_path / "run").mkdir()
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(UserError, match=r"budget\.check_episodes=0"):
+        choose_labels(folder, LabelConfig(), BudgetConfig(check_episodes=4))
+    choose_labels(folder, LabelConfig(answers=20), BudgetConfig())
+    with pytest.raises(UserError, match="other label settings"):
+        choose_labels(folder, LabelConfig(answers=30), BudgetConfig())

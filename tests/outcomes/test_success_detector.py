@@ -1,0 +1,134 @@
+"""The success detector: what it learns, what it refuses to say, and its graph without torch."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import played
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.types import PICTURED, Episode
+from vla_rl.outcomes import Judgment, SuccessDetector, window_at
+from vla_rl.outcomes.deployed import DeployedDetector
+from vla_rl.outcomes.detector import OFFSETS, observation_at
+from vla_rl.outcomes.files import judgment_of
+
+
+@pytest.fixture(scope="module")
+def detector(policy: Path) -> SuccessDetector:
+    return SuccessDetector.fit([played(f"e{index}", index % 2 == 0, index) for index in range(24)], policy)
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_it_judges_episodes_that_it_has_not_seen(detector: SuccessDetector, success: bool) -> None:
+    judgments = [detector.judge(played("new", success, seed)) for seed in range(100, 120)]
+    assert sum(judgment.success is success for judgment in judgments) >= 17
+    assert not any(judgment.success is (not success) for judgment in judgments)
+
+
+def test_a_tick_before_the_end_of_a_success_is_no_success(detector: SuccessDetector) -> None:
+    episode = played("new", True, 100)
+    early = [detector.judge(window_at(episode, tick)) for tick in range(6)]
+    assert not any(judgment.success for judgment in early)
+    without = replace(episode, final_state=None, final_images={})
+    assert not window_at(without).has_final
+    assert not detector.judge(without).success, "the success came after the last command, and was not kept"
+
+
+def test_it_is_unsure_of_what_is_unlike_all_that_it_knows(detector: SuccessDetector) -> None:
+    episode = played("new", True, 100)
+    strange = {name: np.full_like(image, 255) * np.uint8([1, 0, 0]) for name, image in episode.final_images.items()}
+    judgment = detector.judge(replace(episode, final_images=strange, final_state=50 * np.ones(3, np.float32)))
+    assert (judgment.success, judgment.reason) == (None, "unlike every known window")
+
+
+def test_it_is_unsure_where_its_networks_disagree() -> None:
+    assert judgment_of(np.array([0.9, 0.8, 0.4], np.float32), 0.5).success is None
+    assert judgment_of(np.array([0.9, 0.8, 0.6], np.float32), 0.5).success is True
+    assert judgment_of(np.array([0.1, 0.2, 0.4], np.float32), 0.5).success is False
+    assert judgment_of(np.array([0.1, 0.2, 0.4], np.float32), 1.1).success is None
+
+
+def test_length_and_tick_say_nothing(detector: SuccessDetector) -> None:
+    episode = played("new", False, 101)
+    longer = {name: np.concatenate([column[:2]] * 20 + [column[2:]]) for name, column in vars_of(episode).items()}
+    images = {name: np.concatenate([image[:2]] * 20 + [image[2:]]) for name, image in episode.images.items()}
+    stretched = replace(episode, images=images, **longer).validate()
+    assert len(stretched) == 46
+    assert detector.judge(stretched) == detector.judge(episode)
+
+
+def vars_of(episode: Episode) -> dict[str, np.ndarray]:
+    return {name: getattr(episode, name) for name in ("state", "action_policy", "action_sent", "source")}
+
+
+def test_a_window_has_the_observations_of_its_ticks() -> None:
+    episode = played("new", True, 3)
+    states = np.concatenate([episode.state, episode.final_state[None]])
+    for tick in (0, 3, 8):
+        window = window_at(episode, tick)
+        expected = [states[max(tick - offset, 0)] for offset in OFFSETS]
+        np.testing.assert_array_equal([each.state for each in window.observations], expected)
+        assert {each.tick for each in window.observations} == {0}
+    np.testing.assert_array_equal(window_at(episode).observations[-1].state, episode.final_state)
+
+
+def test_a_folder_holds_all_that_it_needs(detector: SuccessDetector, tmp_path: Path) -> None:
+    detector.save(tmp_path / "kept")
+    (tmp_path / "kept").rename(tmp_path / "moved")
+    found = SuccessDetector.load(tmp_path / "moved")
+    assert found.name == detector.name
+    episode = played("new", True, 100)
+    assert found.judge(episode) == detector.judge(episode)
+    weights = tmp_path / "moved" / "detector.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"beef")
+    with pytest.raises(UserError, match="no whole detector"):
+        SuccessDetector.load(tmp_path / "moved")
+
+
+def test_the_graph_judges_as_torch_does_and_without_torch(detector: SuccessDetector, tmp_path: Path) -> None:
+    detector.export(tmp_path / "graph")
+    deployed = DeployedDetector(tmp_path / "graph")
+    for seed in range(100, 106):
+        episode = played("new", seed % 2 == 0, seed)
+        ours, theirs = deployed.judge(window_at(episode)), detector.judge(episode)
+        assert ours.success is theirs.success
+        assert ours.probability == pytest.approx(theirs.probability, abs=1e-4)
+    told = [deployed.step(observation_at(episode, tick)) for tick in range(9)]
+    assert told[-1].probability == pytest.approx(theirs.probability, abs=1e-4), "step by step it sees the same window"
+    code = (
+        "import json, sys; from vla_rl.outcomes.deployed import DeployedDetector; "
+        f"DeployedDetector({str(tmp_path / 'graph')!r}); print(json.dumps('torch' in sys.modules))"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(printed) is False
+
+
+def test_one_early_success_ends_no_attempt(
+    detector: SuccessDetector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detector.export(tmp_path / "graph")
+    deployed = DeployedDetector(tmp_path / "graph")
+    said = iter([True, True, False, True, None, True, True, True, True])
+    features = np.zeros(deployed._size, np.float32)
+    monkeypatch.setattr(deployed, "_judge", lambda observation, past: (features, Judgment(next(said), 0.9)))
+    observation = observation_at(played("new", True, 100), 8)
+    told = [deployed.step(observation).success for _ in range(9)]
+    assert told == [None] * 7 + [True, True], "three in a row, and a failure is never final"
+
+
+@pytest.mark.parametrize(("successes", "failures"), [(1, 5), (5, 1), (0, 0)])
+def test_too_few_labels_are_refused(policy: Path, successes: int, failures: int) -> None:
+    episodes = [played(f"e{index}", index < successes, index) for index in range(successes + failures)]
+    with pytest.raises(UserError, match="two successes and two failures"):
+        SuccessDetector.fit(episodes, policy)
+
+
+def test_an_episode_without_pictures_is_refused(detector: SuccessDetector) -> None:
+    episode = played("planned", True, 3, extras={PICTURED: np.array([1, 0, 0, 1, 1, 1, 1, 1], np.uint8)})
+    with pytest.raises(UserError, match="no picture at every step"):
+        detector.judge(episode)

@@ -1,0 +1,212 @@
+"""Labels of a store's episodes, by a person where it matters and by a detector elsewhere.
+
+A label is an edit, so the store keeps the recording and every label with its author. A question is an episode whose
+outcome is unknown: `vla-rl label STORE` asks it, whenever the person has time. Until then nothing learns from its
+outcome. The detector labels what no person has labeled. A newer detector relabels what an earlier one said, and never a
+person's label. A random share of what it is sure of is asked as well, for an honest estimate of its errors.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vla_rl.core.errors import UserError
+from vla_rl.core.progress import track
+from vla_rl.core.types import Origin
+from vla_rl.core.validation import check_ranges
+from vla_rl.data.store import EpisodeStore
+from vla_rl.outcomes.detector import Judgment, OutcomeDetector, window_at
+from vla_rl.outcomes.ensemble import PolicyFeatures, SuccessDetector, Track
+
+DETECTOR = "detector "
+"""What the author of a detector's label begins with."""
+HIDDEN = "hidden"
+"""Author of the edit that hides a recorded outcome from the learner, in simulation."""
+
+
+@dataclass(frozen=True)
+class LabelConfig:
+    """How many questions a person is asked.
+
+    Attributes:
+        answers: Number of first answers, before the first detector; where no round is labeled by hand.
+        audit_share: Share of the episodes that the detector is sure of and that are asked all the same.
+        by_hand_rounds: Number of first practice rounds whose episodes are all asked.
+        simulated_person: In simulation: hide the recorded outcomes, and answer every question with them at once.
+    """
+
+    answers: int = 40
+    audit_share: float = 0.05
+    by_hand_rounds: int = 1
+    simulated_person: bool = False
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "outcomes", answers=">= 4", audit_share="[0, 1]", by_hand_rounds=">= 0")
+
+
+@dataclass(frozen=True)
+class Labeled:
+    """What a pass over a store did.
+
+    Attributes:
+        judged: Episodes whose outcome the detector gave or changed.
+        asked: Episodes that became questions.
+        detector: Detector; None: there are too few answers yet.
+    """
+
+    judged: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    detector: SuccessDetector | None = None
+
+
+class Labeling:
+    """Labels the episodes of one store.
+
+    Args:
+        store: Store of the episodes.
+        policy: Folder of the fixed policy whose features the detector reads.
+        config: How many questions are asked.
+        answer: Answers a question at once, for a simulated person. None: questions wait.
+    """
+
+    def __init__(
+        self,
+        store: EpisodeStore,
+        policy: Path,
+        config: LabelConfig | None = None,
+        answer: Callable[[str], bool | None] | None = None,
+    ) -> None:
+        self.store, self.config = store, config or LabelConfig()
+        self._answer, self._policy = answer, policy
+        self._features: PolicyFeatures | None = None
+        self._tracks: dict[str, Track] = {}
+
+    def open_questions(self) -> list[str]:
+        """Return the episodes whose outcome is unknown."""
+        return [name for name in self.store.ids() if self.store.read_header(name).success is None]
+
+    def ask(self, names: Sequence[str], why: str) -> None:
+        """Make episodes questions, and answer them if the person is simulated."""
+        for name in names:
+            if self.store.read_header(name).success is not None:
+                self.store.label(name, None, why)
+            if self._answer is not None:
+                self.store.label(name, self._answer(name), "simulated person")
+
+    def first_questions(self, names: Sequence[str]) -> list[str]:
+        """Return the episodes to ask first: evenly over the names, as many as are missing of the first answers."""
+        by_person = sum(_is_persons(self.labeler(name)) for name in self.store.ids())
+        waiting = [name for name in names if self.store.read_header(name).success is None]
+        count = min(max(self.config.answers - by_person, 0), len(waiting))
+        return (
+            [waiting[index] for index in np.linspace(0, len(waiting) - 1, count).round().astype(int)] if count else []
+        )
+
+    def labeler(self, name: str) -> str:
+        """Return who gave the outcome of an episode; empty: it is as recorded."""
+        return self.store.edit_log(name).labeler
+
+    def judge_rest(self, names: Sequence[str], seed: int = 0) -> Labeled:
+        """Fit a detector on all answers, label what no person has labeled, and ask where it is unsure.
+
+        Args:
+            names: Episodes to label. Earlier labels of a detector among all episodes are renewed as well.
+            seed: Seed of the detector's weights.
+        """
+        every = self.store.ids()
+        authors = {name: self.labeler(name) for name in every}
+        headers = {name: self.store.read_header(name) for name in every}
+        known = [
+            name
+            for name in every
+            if not authors[name].startswith((DETECTOR, HIDDEN))
+            and (headers[name].success is not None or headers[name].origin is Origin.DEMO)
+        ]
+        try:
+            detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._reader(), seed)
+        except UserError as error:
+            if "two successes and two failures" not in str(error):
+                raise
+            return Labeled()
+        open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
+        open_names = {name for name in open_names if name not in known and not _is_audit(self.store, name)}
+        judged, asked = [], []
+        for name in sorted(open_names):
+            judgment, before = detector.judge_track(self._track(name)), headers[name].success
+            if judgment.success is None:
+                if not authors[name] or before is not None or authors[name] == HIDDEN:
+                    self.store.label(name, None, DETECTOR + detector.name)
+                asked.append(name)
+            elif before is not judgment.success or not authors[name].startswith(DETECTOR):
+                self.store.label(name, judgment.success, DETECTOR + detector.name)
+                judged.append(name)
+        audits = [name for name in judged if name in names and _chosen(name, self.config.audit_share)]
+        self.ask(asked, DETECTOR + detector.name)
+        self.ask(audits, f"{DETECTOR}audit")
+        return Labeled(tuple(judged), (*asked, *audits), detector)
+
+    def audit(self) -> dict[str, float]:
+        """Return how often the detector was wrong where a person answered after it: ``audited``, ``false_success``,
+        ``false_failure`` (shares of its successes and failures).
+        """
+        pairs = [pair for name in self.store.ids() if (pair := _audited(self.store, name)) is not None]
+        wrong = {said: [answer is not said for found, answer in pairs if found is said] for said in (True, False)}
+        shares = {said: float(np.mean(errors)) if errors else 0.0 for said, errors in wrong.items()}
+        return {"audited": len(pairs), "false_success": shares[True], "false_failure": shares[False]}
+
+    def _reader(self) -> PolicyFeatures:
+        if self._features is None:
+            self._features = PolicyFeatures(self._policy)
+        return self._features
+
+    def _track(self, name: str) -> Track:
+        success = self.store.read_header(name).success
+        if name not in self._tracks:
+            self._tracks[name] = self._reader().track(self.store.read(name))
+        known = self._tracks[name]
+        if success is None and self.store.read_header(name).origin is Origin.DEMO:
+            success = True
+        return Track(known.features, success)
+
+
+def judge_all(store: EpisodeStore, detector: OutcomeDetector) -> Mapping[str, Judgment]:
+    """Label every episode without an outcome by a detector; those that it is unsure of stay questions."""
+    judgments = {}
+    names = [name for name in store.ids() if store.read_header(name).success is None]
+    for name in track(names, "judging", "episode"):
+        judgments[name] = detector.judge(window_at(store.read(name)))
+        if judgments[name].success is not None:
+            store.label(name, judgments[name].success, DETECTOR + detector.name)
+    return judgments
+
+
+def _is_persons(author: str) -> bool:
+    return bool(author) and not author.startswith((DETECTOR, HIDDEN))
+
+
+def _chosen(name: str, share: float) -> bool:
+    """Return whether an episode belongs to a random share; the same in every process."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32 < share
+
+
+def _is_audit(store: EpisodeStore, name: str) -> bool:
+    return store.edit_log(name).labeler == f"{DETECTOR}audit"
+
+
+def _audited(store: EpisodeStore, name: str) -> tuple[bool, bool] | None:
+    """Return what the detector said and what the person answered; None without both."""
+    entries = [entry for entry in store.edit_log(name).entries if "success" in entry.new]
+    judged = [entry.new["success"] for entry in entries if entry.user.startswith(DETECTOR)]
+    said = [outcome for outcome in judged if outcome is not None]
+    if not said or not _is_persons(entries[-1].user) or entries[-1].new["success"] is None:
+        return None
+    return bool(said[-1]), bool(entries[-1].new["success"])
+
+
+def recorded_outcome(store: EpisodeStore) -> Callable[[str], bool | None]:
+    """Return the answers of a simulated person: the outcomes as they were recorded."""
+
+    return lambda name: store.recording(name).values["success"]

@@ -1,0 +1,89 @@
+"""Practice whose episodes are labeled by a person and a success detector, not by the environment.
+
+The choice stands in ``RUN/outcomes.yaml``, so a resumed run keeps it. The first rounds are labeled by hand. Then the
+detector judges, and asks where it is unsure. Evaluations keep the outcomes of the environment: they only score.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vla_rl.core.config import load_config, save_config
+from vla_rl.core.errors import ConfigError
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.data.store import EpisodeStore
+from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, LabelConfig, Labeling, recorded_outcome
+from vla_rl.training.plan import BudgetConfig
+
+_FILE = "outcomes.yaml"
+
+
+def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) -> None:
+    """Let a run learn from the labels of a person and a detector, from its first round on.
+
+    Raises:
+        ConfigError: If the run compares policies by outcomes of the environment, or has other label settings.
+    """
+    if budget.check_episodes:
+        raise ConfigError(
+            "budget.check_episodes compares policies by outcomes of the environment, which practice on labels does not "
+            "have. Set budget.check_episodes=0"
+        )
+    file = folder.path / _FILE
+    if file.exists() and load_config(LabelConfig, file) != config:
+        raise ConfigError(f"{file} has other label settings; name another run folder, or ask for the same")
+    save_config(config, file)
+
+
+class RoundLabels:
+    """Labels the practice episodes of a run.
+
+    Args:
+        folder: Run folder, with its choice of labels.
+        store: Store of its episodes.
+    """
+
+    def __init__(self, folder: RunFolder, store: EpisodeStore) -> None:
+        self.config = load_config(LabelConfig, folder.path / _FILE)
+        answer = recorded_outcome(store) if self.config.simulated_person else None
+        self._store, self._detector = store, folder.path / "detector"
+        self._labeling = Labeling(store, folder.policy(0), self.config, answer)
+
+    @classmethod
+    def of(cls, folder: RunFolder, store: EpisodeStore) -> "RoundLabels | None":
+        """Return the labels that a run chose; None for a run that learns from the outcomes of its environment."""
+        return cls(folder, store) if (Path(folder.path) / _FILE).exists() else None
+
+    def label(self, number: int, names: Sequence[str]) -> dict[str, float]:
+        """Label the episodes of a round, those that have no label yet. Returns what to log.
+
+        Args:
+            number: Round, from 1.
+            names: Episodes of the round.
+        """
+        labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
+        for name in fresh:  # before anything can learn from it
+            self._store.label(name, None, HIDDEN)
+        if number <= self.config.by_hand_rounds:
+            labeling.ask(fresh, HIDDEN)
+        elif any(labeling.labeler(name) == HIDDEN for name in names):
+            if not self.config.by_hand_rounds:
+                labeling.ask(labeling.first_questions(names), HIDDEN)
+            detector = labeling.judge_rest(names).detector
+            if detector is not None:
+                detector.save(self._detector)
+        return self.score(names)
+
+    def score(self, names: Sequence[str]) -> dict[str, float]:
+        """Compare labels with the recorded outcomes, where there are any. Only for scoring."""
+        said = [self._store.read_header(name).success for name in names]
+        true = [self._store.recording(name).values["success"] for name in names]
+        pairs = [pair for pair in zip(said, true, strict=True) if pair[1] is not None]
+        wrong = {called: [real is not called for label, real in pairs if label is called] for called in (True, False)}
+        return {
+            "asked": float(sum(not self._labeling.labeler(name).startswith(DETECTOR) for name in names)),
+            "unknown": float(sum(label is None for label in said)),
+            "false_success": float(np.mean(wrong[True])) if wrong[True] else 0.0,
+            "false_failure": float(np.mean(wrong[False])) if wrong[False] else 0.0,
+        }

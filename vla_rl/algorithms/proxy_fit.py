@@ -1,12 +1,11 @@
 """Step 1 for a policy behind a proxy: the proxy learns to imitate the chunks of its frozen base policy.
 
-It learns from every stored observation, failures too, and from what the base policy plans there, not from what was
-executed: executed chunks contain residuals and exploration. Each round begins where the round before ended. Half of a
-batch comes from the newest policy's episodes, and learning stops as soon as the proxy is good enough on held-out
-episodes.
+It learns from every stored observation, failures too, and from what the base policy plans there. Executed chunks are no
+data, since they contain residuals and exploration. Each round begins where the round before ended. Half of a batch
+comes from the newest policy's episodes. Learning stops as soon as the proxy is good enough on held-out episodes.
 
-Nothing else tells a bad proxy. At 7.5 % of unexplained variance practice gains as much as at 3 %; at 25 % it gains
-nothing.
+Imagined gain and the value's score do not show a bad proxy. The held-out error does, so it decides whether anything is
+imagined.
 """
 
 import logging
@@ -52,8 +51,8 @@ class ProxyFit:
         unexplained: Share of the variance of the base policy's chunks that the proxy leaves unexplained in held-out
             episodes, in normalized units. It is infinite before the first fit.
         spread: The same share between two chunks of the base policy; 0 for a policy that plans one.
-        logs: Both, with the number of observations that were shown to the base policy in this round, of those whose
-            chunks were known, and the seconds that it took; and the seconds of the proxy's gradient steps.
+        logs: Both. ``base_asked`` observations were shown to the base policy in this round, which took ``base_s``
+            seconds, and the chunks of ``base_known`` were known. The proxy's gradient steps took ``proxy_s`` seconds.
     """
 
     def __init__(self, model: ProxiedPolicy, actor: ActorLearner, batch_size: int, ticks: int, seed: int) -> None:
@@ -207,8 +206,8 @@ class ProxyFit:
             self._model.ask(self._data.inputs(frames), self._noise(frames))
 
     def _noise(self, frames: Frames) -> Tensor:
-        """Noise of the chunks at frames, [B, N, H, A]: zero, then, if there are several draws, a normal one that
-        follows from episode and tick.
+        """Noise of the chunks at frames, [B, N, H, A]: zero. With several draws a second one is normal, by episode
+        and tick.
         """
         model, cache = self._model, self._data.cache
         noise = torch.zeros(len(frames), min(2, model.config.draws), model.horizon, model.spec.action_dim)

@@ -2,8 +2,7 @@
 
 The base policy plans the chunks that the robot executes. It is any policy that answers observations with chunks: a
 folder, a policy on a server, a class of another package. The proxy is a small `FlowVLA` that imitates these chunks. It
-gives what learning needs and a base policy does not have: features of an observation, and what the base policy would do
-in an imagined state, of which only the features are known.
+gives what learning needs and a base policy lacks: features of observations, and its chunks in imagined states.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ class ProxyConfig(PolicyConfig):
         base: Base policy: its folder, ``openpi://HOST:PORT`` or ``module:Name``.
         draws: Number of chunks that the base policy plans for one observation. 1: the one of zero noise, for a policy
             that is deterministic or slow.
-        asks_per_round: Largest number of stored observations per round that the base policy is shown to teach the
+        asks_per_round: Largest number of stored observations per round that the base policy is shown for the
             proxy, beside those from which it planned while practicing. null: all.
         net: The proxy.
     """
@@ -172,7 +171,7 @@ class ProxiedPolicy(TrainablePolicy):
         return self.net.vocabulary
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
-        """Task sentences -> int64 [B, L], as the proxy reads them. The base policy gets them as they are."""
+        """Task sentences -> int64 [B, L], as the proxy reads them. The base policy gets them unchanged."""
         tokens = self.net.tokenize(sentences)
         for row, sentence in zip(tokens, sentences, strict=True):
             self._sentences[row.cpu().numpy().tobytes()] = sentence

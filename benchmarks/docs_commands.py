@@ -73,6 +73,8 @@ ELSEWHERE = {
     r"python -m vla_rl\.policies\.lerobot_plugin": "tests/policies/test_lerobot_commands.py",
     r"lerobot-(eval|train)\b": "tests/policies/test_lerobot_commands.py",
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
+    r"python examples/scripts/improve_": "tests/examples/test_scripts.py",
+    r"vla-rl train .*policy.kind=proxy": "tests/training/test_proxy_run.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
     r"vla-rl serve\b": "tests/acting/test_serve.py",
     r"vla-rl rollout openpi://": "tests/acting/test_serve.py",

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.docs_commands import commands
+from vla_rl.policies.lerobot_adapter.model import IMAGENET
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TASK, SIZE, DIMS = "vla_rl/PegInsert-v0", 64, 8  # the documented task, the side of its pictures, its state and action
@@ -48,9 +49,7 @@ def write_policy(kind: str, folder: Path, size: int, dims: int) -> None:
         **sizes[kind],
     )
     vector = {"mean": torch.zeros(dims), "std": torch.ones(dims), "min": -torch.ones(dims), "max": torch.ones(dims)}
-    picture = {
-        name: torch.full((3, 1, 1), value) for name, value in {"mean": 0.5, "std": 0.2, "min": 0, "max": 1}.items()
-    }
+    picture = {name: torch.tensor(values)[:, None, None] for name, values in IMAGENET.items()}
     statistics = {"observation.state": vector, "action": vector, **dict.fromkeys(cameras, picture)}
     get_policy_class(kind)(config).save_pretrained(folder)
     for pipeline in make_pre_post_processors(config, dataset_stats=statistics):

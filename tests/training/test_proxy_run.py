@@ -1,6 +1,7 @@
 """Whole runs in which a frozen base policy improves behind a proxy."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,17 +86,19 @@ def test_a_frozen_policy_practices_and_goes_on_as_if_never_interrupted(start: Pa
     assert critic.read_bytes() == same.read_bytes()
 
 
-def test_lerobots_act_practices_from_python(
-    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["act", "diffusion"])
+def test_a_policy_of_lerobots_practices_from_python(
+    kind: str, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     shrink_resnet(monkeypatch)
-    act = make_act(start, tmp_path / "act")
+    act = make_lerobots(kind, start, tmp_path / "act")
     env = vla.make_env("tests.fakes.lucky:make_lucky", image_size=32)
     settings: dict[str, Any] = {
         name: yaml.safe_load(value) for name, value in (option.split("=") for option in LEARNING[1:])
     }
     settings |= {"learning.critic.chunk_ticks": 4, "execution.execute_ticks": 4, "learning.actor.batch_size": 8}
-    settings |= {"budget.steps_per_round": 5, "budget.evaluation_episodes": 1}
+    settings |= {"budget.steps_per_round": 5, "budget.evaluation_episodes": 1, "policy.asks_per_round": 20}
     practice = vla.Practice(
         act, env, episodes_per_round=4, demonstrations=start / "episodes", out=tmp_path / "run", settings=settings
     )
@@ -108,21 +111,31 @@ def test_lerobots_act_practices_from_python(
     first: Any = load_policy(tmp_path / "run" / "policies" / "version_0000")
     bare: Any = load_policy(act)
     observation = next(iter(EpisodeStore(start / "episodes")))
-    seen = Observation({name: image[3] for name, image in observation.images.items()}, observation.state[3], "put", 3)
-    np.testing.assert_allclose(first.infer(seen).actions, bare.infer(seen).actions, rtol=1e-6)
+    past, seen = (
+        Observation({name: image[tick] for name, image in observation.images.items()}, observation.state[tick], "", 3)
+        for tick in (2, 3)
+    )
+    seen = replace(seen, past=(past,)) if kind == "diffusion" else seen
+    if kind == "act":
+        np.testing.assert_allclose(first.infer(seen).actions, bare.infer(seen).actions, rtol=1e-6)
+    else:
+        assert first.infer(seen).actions.shape == bare.infer(seen).actions.shape == (7, 8)
 
 
-def make_act(start: Path, folder: Path) -> Path:
-    """A tiny, random ACT of lerobot's for the task, with the statistics of a run."""
+def make_lerobots(kind: str, start: Path, folder: Path) -> Path:
+    """A tiny, random policy of lerobot's for the task, with the statistics of a run; diffusion reads a past."""
     from lerobot.policies.act.modeling_act import ACTPolicy
+    from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 
     from vla_rl.policies.lerobot_adapter import LeRobotModel
     from vla_rl.policies.lerobot_adapter.folder import check_interface
 
     spec, statistics = EpisodeStore(start / "episodes").summary()
-    config = tiny_config("act", folder)
+    config: Any = tiny_config(kind, folder)
+    if kind == "diffusion":
+        config.n_obs_steps, config.horizon, config.n_action_steps = 2, 8, 7
     check_interface(config, spec)
-    LeRobotModel(ACTPolicy(config), spec, statistics).save(folder)
+    LeRobotModel({"act": ACTPolicy, "diffusion": DiffusionPolicy}[kind](config), spec, statistics).save(folder)
     return folder
 
 

@@ -133,7 +133,7 @@ class SimulatorWorker:
             own = getattr(policy, "version", 0)  # a person's own object need not count versions
             source, origin = self._acting(simulator, policy, person, job.policy), Origin.SIM
             version = own if job.version is None else job.version
-        simulator.robot.draws_always = job.pictures
+        simulator.robot.draws_always = job.pictures or getattr(policy, "n_obs_steps", 1) > 1  # it reads the past too
         for seed in job.seeds:
             _, episode = simulator.attempts.run(source, job.episode_id, seed, version, origin=origin)
             self._tell_if_mute(simulator, episode)

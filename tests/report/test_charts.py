@@ -1,61 +1,65 @@
+import json
 import math
 import re
+from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_maker import make_episode
 
-from vla_rl.report.charts import curve_chart
-from vla_rl.report.run_episodes import segments
-from vla_rl.report.svg import Axis, line, number
+from vla_rl.report.charts import Line, chart, curve_chart
+from vla_rl.report.run_episodes import Trace, segments
 from vla_rl.report.wording import duration, percent
 
-ranges = st.tuples(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 maybe_finite = st.floats(-1e9, 1e9) | st.just(math.nan)
 
 
-@given(ranges)
-def test_ticks_are_few_and_within_the_axis(low_high):
-    low, high = low_high
-    ticks = Axis(low, high, 0, 100).ticks(4)
-    assert 1 <= len(ticks) <= 6
-    assert all(low - 1e-6 * (high - low) <= tick <= high + 1e-6 * (high - low) for tick in ticks)
+def embedded(figure: str) -> dict[str, Any]:
+    (text,) = re.findall(r'<script type="application/json">(.*?)</script>', figure, re.DOTALL)
+    return json.loads(text)
 
 
-@given(st.floats(1e-6, 1e3), st.floats(10, 1e6))
-def test_logarithmic_ticks_are_few_and_within_the_axis(low, factor):
-    ticks = Axis(low, low * factor, 0, 100, logarithmic=True).ticks()
-    assert 1 <= len(ticks) <= 13
-    assert all(low <= tick <= low * factor for tick in ticks)
-
-
-def test_an_axis_maps_ends_to_ends_and_keeps_to_them():
-    assert Axis(0, 10, 100, 0)([0, 5, 10, 99, -3]).tolist() == [100, 50, 0, 0, 100]
-    assert Axis(0.01, 1, 0, 100, logarithmic=True)([0.01, 0.1, 1, 0]) == pytest.approx([0, 50, 100, 0])
-
-
-def test_a_line_breaks_where_there_is_nothing():
-    drawn = line([0, 1, 2, 3, 4], [1, 1, math.nan, 1, math.nan])
-    assert drawn == '<path d="M0.0 1.0L1.0 1.0M3.0 1.0h0"></path>'
-
-
-@given(st.lists(maybe_finite, min_size=1, max_size=400).filter(lambda values: not np.isnan(values).all()))
-def test_any_curve_can_be_drawn(values):
+@given(st.lists(maybe_finite, min_size=1, max_size=2000).filter(lambda values: not np.isnan(values).all()))
+def test_any_curve_becomes_data_of_bounded_size(values):
     steps = 50.0 * np.arange(1, len(values) + 1)
-    drawn = curve_chart({"first": (steps, np.array(values))}, [100.0], "loss")
-    places = [float(place) for place in re.findall(r"[ML ](-?[\d.]+)", " ".join(re.findall(r'd="([^"]*)"', drawn)))]
-    assert not re.search(r'="[^"]*\b(nan|inf)\b', drawn)
-    assert all(-1 <= place <= 341 for place in places)
+    (line,) = embedded(curve_chart("loss", {"loss": (steps, np.array(values))}, rounds=[100.0]))["lines"]
+    assert len(line["x"]) == len(line["y"]) == len(line["low"]) == len(line["high"]) <= 400
+    assert line["x"] == sorted(line["x"])
+    assert None not in line["y"]
 
 
 def test_the_curve_of_many_points_keeps_mean_and_extremes():
     values = np.zeros(10_000)
     values[5000] = 100.0
-    drawn = curve_chart({"first": (np.arange(10_000.0), values - 1)}, [], "loss")
-    band = re.search(r'<path d="([^"]*)" class="band first"', drawn)[1]
-    assert len(drawn) < 20_000
-    assert min(float(y) for y in re.findall(r" ([\d.]+)", band)) == 10.0  # the outlier reaches the top
+    (line,) = embedded(curve_chart("loss", {"loss": (np.arange(10_000.0), values - 1)}))["lines"]
+    assert (max(line["high"]), min(line["low"]), max(line["y"])) == (99.0, -1.0, 3.0)
+
+
+def test_what_is_not_finite_breaks_a_line_and_a_wide_range_is_logarithmic():
+    data = embedded(chart("t", [Line("a", [0, 1, 2], [1.0, math.nan, math.inf])], "step"))
+    assert data["lines"][0]["y"] == [1.0, None, None]
+    wide, narrow, negative = ((np.arange(3.0), np.array(y)) for y in ([0.1, 1, 50], [1.0, 2, 3], [-1.0, 1, 50]))
+    drawn = [embedded(curve_chart("t", {"a": curve}))["logarithmic"] for curve in (wide, narrow, negative)]
+    assert drawn == [True, False, False]
+
+
+def test_no_text_ends_the_element_that_holds_it():
+    evil = "</script><script>alert(1)</script><!--"
+    figure = chart(evil, [Line(evil, [0], [1])], evil)
+    assert figure.count("<script") == figure.count("</script>") == 1
+    assert embedded(figure)["title"] == evil
+
+
+def test_the_fall_is_where_the_chance_halves_for_good() -> None:
+    def trace(chance: np.ndarray) -> Trace:
+        return Trace("failure", make_episode("round001-00000", len(chance), False), {"viability": chance})
+
+    falling = np.where(np.arange(60) < 40, 0.9, 0.05)
+    falling[10:14] = 0.1
+    assert trace(falling).fall in range(39, 42)
+    assert trace(np.full(30, 0.9)).fall == 30, "it never falls"
+    assert trace(np.full(30, np.nan)).chance is None
 
 
 def test_segments_of_sources():
@@ -70,5 +74,4 @@ def test_words_for_numbers():
         "7 min 12 s",
         "3 h 05 min",
     ]
-    assert [number(value) for value in (-30, 1500, 0.25, 2e6)] == ["\N{MINUS SIGN}30", "1.5k", "0.25", "2M"]
     assert percent(0.914) == "91 %"

@@ -57,7 +57,7 @@ def test_the_report_takes_the_place_of_the_page(monitor: Monitor, run_dir: Path)
         assert b"/parts" in ask(address)
         first = json.loads(ask(f"{address}parts"))
         assert "data:image/webp" in first["pictures"]
-        assert "91 %" in first["success"]
+        assert "91% [84, 95]" in first["success"]
         assert not first["finished"]
         with pytest.raises(urllib.error.HTTPError, match="404"):
             ask(f"{address}config.yaml")

@@ -1,4 +1,4 @@
-"""Rebuild the report of a run, also of one in progress or killed, or compare two runs.
+"""Rebuild the report of a run, also of one in progress or killed, or compare runs.
 
 Example: vla-rl report runs/demo
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="the run folder")
-    parser.add_argument("--compare", type=Path, metavar="RUN", help="write a comparison with another run instead")
+    parser.add_argument("--compare", type=Path, nargs="+", metavar="RUN", help="write one page with other runs instead")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     task = _task_of(arguments.run)
     with closing(Redrawer(task)) as redraw:
         if arguments.compare:
-            print(build_comparison(arguments.run, arguments.compare, redraw))
+            print(build_comparison([arguments.run, *arguments.compare], redraw))
         else:
             print(build_report(arguments.run, redraw))
     return 0

@@ -1,4 +1,4 @@
-"""The sections of the report that show episodes: the task, the same seeds side by side, traces, failures."""
+"""The sections of the report that show films: the task, the same seeds side by side, predictions of the model."""
 
 import html
 from collections.abc import Sequence
@@ -6,27 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from vla_rl.core.errors import StoreError
-from vla_rl.core.types import Source
 from vla_rl.data.store import EpisodeStore
-from vla_rl.report import charts
-from vla_rl.report.markup import lead, legend, missing, problems, section
+from vla_rl.report.markup import lead, missing, problems, section
 from vla_rl.report.media import CAMERA_PX, Redraw, camera_figures, player, video_tag
-from vla_rl.report.run_episodes import Pair, Trace, open_store, read_pairs, read_traces
+from vla_rl.report.run_episodes import Pair, open_store, read_pairs
 from vla_rl.report.run_files import Run
-from vla_rl.report.wording import count, outcome
+from vla_rl.report.wording import count
 
 _MAX_PAIRS = 5
-_MAX_FAILURES, _PLAYED_FAILURES = 8, 2
-# The whole page stays below 8 MB.
-_PAIRS_BUDGET_BYTES = 5_000_000
+_PAIRS_BUDGET_BYTES = 3_000_000
 _FILM_BYTES = 1_000_000
 _FILMS = ("branches.mp4", "alone/branches.mp4")  # of this run, or of its paired run without a person
-_TRACE_TITLES = {
-    "success": "A success without help",
-    "failure": "A failure",
-    "takeover": "A takeover",
-    "demonstration": "A demonstration",
-}
 
 
 def task(run: Run, redraw: Redraw | None) -> str:
@@ -96,25 +86,6 @@ def paired_players(
     return f'<div class="clips">{"".join(cards)}</div>'
 
 
-def traces(run: Run, redraw: Redraw | None) -> str:
-    """Render values and weights along a success, a failure and a takeover."""
-    title = "What the critics estimate along an episode"
-    troubles: list[str] = []
-    store = open_store(run.path / "episodes", troubles)
-    found = read_traces(run.path / "traces", store, troubles) if store is not None else []
-    if not found:
-        algorithm = run.summary.get("algorithm")
-        words = "There are no traces of values and weights yet"
-        words += f", or the algorithm ({algorithm}) has no critics." if algorithm else "."
-        return section(title, missing(words) + problems(troubles))
-    words = (
-        "Estimates of the critics at each step, and the weights of the actor's loss, after the round that collected "
-        "the episode and trained on it. The line moves with the video; a click into the curves moves both."
-    )
-    figures = [f"<h3>{_TRACE_TITLES[trace.kind]}</h3>{_traced(trace, redraw, True)}" for trace in found]
-    return section(title, lead(words) + "".join(figures) + problems(troubles))
-
-
 def predicted(run: Run) -> str:
     """Render the film of real episodes above the dynamics model's predictions of them."""
     film = next((file for file in (run.path / name for name in _FILMS) if file.is_file()), None)
@@ -137,44 +108,9 @@ def predicted(run: Run) -> str:
     return section(title, lead(words) + f'<figure class="player">{shown}{caption}</figure>')
 
 
-def failures(found: Sequence[Trace], redraw: Redraw | None) -> str:
-    """Render the failures of the last round, folded, by where the chance of success falls."""
-    title = "Failures, by where they begin"
-    if not found:
-        return section(title, missing("There are no traces of failures with a viability critic."), "failures")
-    words = (
-        "Failures without a takeover of the newest round that has some, by where the critic's chance of success falls "
-        "below half of its maximum. Failures that fall together often have the same cause."
-    )
-    folded = []
-    for index, trace in enumerate(found[:_MAX_FAILURES]):
-        name, length = trace.episode.episode_id, len(trace.episode)
-        falls = f"falls at step {trace.fall}" if trace.fall < length else "does not fall"
-        figure = _traced(trace, redraw, index < _PLAYED_FAILURES)
-        folded.append(f"<details><summary>{name}: the chance of success {falls}</summary>{figure}</details>")
-    more = len(found) - len(folded)
-    rest = missing(f"{count(more, 'failure')} more.") if more > 0 else ""
-    return section(title, lead(words) + "".join(folded) + rest, "failures")
-
-
 def _shown(pairs: Sequence[Pair]) -> list[Pair]:
     """Choose mostly gains, and one pair each of what got worse and what is still unsolved."""
     worse = [pair for pair in pairs if pair.outcome == (True, False)][:1]
     unsolved = [pair for pair in pairs if pair.outcome == (False, False)][:1]
     others = [pair for pair in pairs if pair.outcome[1]]
     return [*others[: _MAX_PAIRS - len(worse) - len(unsolved)], *worse, *unsolved]
-
-
-def _traced(trace: Trace, redraw: Redraw | None, plays: bool) -> str:
-    """Render the curves of a trace, below its video if it plays."""
-    scrolls = f'class="scroll" tabindex="0" role="group" aria-label="curves along {trace.episode.episode_id}"'
-    video = player(trace.episode, redraw) if plays else ""
-    chart = f"<div {scrolls}>{charts.trace_chart(trace)}</div>"
-    return f'<div class="moving">{video}<figure>{chart}<figcaption>{_trace_caption(trace)}</figcaption></figure></div>'
-
-
-def _trace_caption(trace: Trace) -> str:
-    present = [Source(value).name.lower() for value in sorted(set(trace.episode.source.tolist()))]
-    shades = {"policy": "policy tint", "human": "human tint", "demo": "demo tint", "hold": "hold tint"}
-    words = f"{trace.episode.episode_id}: {count(len(trace.episode), 'step')}, {outcome(trace.episode.success)}."
-    return f"{html.escape(words)} Who acted: {legend({shades[name]: name for name in present})}"

@@ -3,10 +3,12 @@
 import base64
 import hashlib
 import html
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
@@ -16,10 +18,9 @@ UNKNOWN = "\N{EN DASH}"
 """The cell of a table for an unknown figure."""
 
 # The browser refuses every other script, and everything that is not in the file.
-_CONTENT_POLICY = (
-    "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
-)
+_CONTENT_POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'; script-src {}"
 _MAX_PROBLEMS = 4
+_LIBRARY = "uplot"  # https://github.com/leeoniya/uPlot, with its license beside it
 _LONGEST_FIRST = sorted((re.escape(html.escape(name)) for name in GLOSSARY), key=len, reverse=True)
 _TERMS = re.compile(rf"\b({'|'.join(_LONGEST_FIRST)})\b", re.IGNORECASE)
 
@@ -81,6 +82,12 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     return f"<div {scrolls}><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
+def embedded(data: Any) -> str:
+    """Return data for the page's script; no text in it can end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json">{text}</script>'
+
+
 def page_of(title: str, headline: str, chips: Iterable[str], parts: Sequence[str], unread: Sequence[str] = ()) -> str:
     """Return a page of sections as one file.
 
@@ -92,15 +99,17 @@ def page_of(title: str, headline: str, chips: Iterable[str], parts: Sequence[str
         unread: Sentences on what could not be read.
     """
     files = resources.files("vla_rl.report")
-    style, script = (files.joinpath(name).read_text() for name in ("style.css", "report.js"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    style = "".join(files.joinpath(name).read_text() for name in (f"{_LIBRARY}/uplot.min.css", "style.css"))
+    scripts = [files.joinpath(name).read_text() for name in (f"{_LIBRARY}/uplot.min.js", "report.js")]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    policy = _CONTENT_POLICY.format(" ".join(f"'sha256-{digest}'" for digest in digests))
     facts = "".join(f"<li>{html.escape(chip)}</li>" for chip in chips)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{html.escape(_CONTENT_POLICY.format(digest))}">
+<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">
 <title>{html.escape(title)}: {html.escape(headline)}</title>
 <style>{style}</style>
 </head>
@@ -108,7 +117,7 @@ def page_of(title: str, headline: str, chips: Iterable[str], parts: Sequence[str
 <header><h1>{html.escape(title)}</h1><p class="headline">{html.escape(headline)}</p>
 {f'<ul class="facts">{facts}</ul>' if facts else ""}{problems(unread)}</header>
 <main>{"".join(parts)}</main>
-<script>{script}</script>
+{"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
 </html>
 """

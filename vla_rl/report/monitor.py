@@ -27,7 +27,6 @@ from rich.text import Text
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode
-from vla_rl.report import charts
 from vla_rl.report.loopback import PageHandler, serve_page
 from vla_rl.report.media import camera_figures, film_strip, image_uri
 from vla_rl.report.run_episodes import open_store
@@ -189,7 +188,7 @@ def page_parts(monitor: Monitor) -> dict[str, str]:
     name = f"Stage {stage.number} of {len(monitor.stages)}: {stage.name}" if stage.number else "Starting"
     success = '<p class="missing">No policy has been evaluated yet.</p>'
     if run is not None and run.policies:
-        success = charts.success_chart(run.policies, (), ())
+        success = f"<pre>{html.escape(chr(10).join(success_lines(run)))}</pre>"
     return {
         "title": html.escape(monitor.title),
         "sentence": html.escape(monitor.sentence),

@@ -184,14 +184,16 @@ def read_traces(directory: Path, store: EpisodeStore, problems: list[str]) -> li
     return [chosen[kind] for kind in ("success", "failure", "takeover", "demonstration") if kind in chosen]
 
 
-def read_failures(directory: Path, store: EpisodeStore) -> list[Trace]:
-    """Read the traces of the newest failures without a takeover, all of one round, by where the chance falls."""
-    found: list[Trace] = []
-    for trace in _traces(directory, store, [], lambda kind: kind == "failure"):
-        if found and _round_of(found[0]) != _round_of(trace):
-            break
-        found.append(trace)
-    return sorted((trace for trace in found if trace.chance is not None), key=lambda trace: trace.fall)
+def read_trace(directory: Path, episode: Episode, problems: list[str]) -> Trace | None:
+    """Read the trace of an episode; None if there is none, or if it is damaged (a problem)."""
+    file = directory / f"{episode.episode_id}.npz"
+    try:
+        return Trace("", episode, _read_columns(file, len(episode)))
+    except FileNotFoundError:
+        return None
+    except (OSError, *_NPZ_ERRORS) as error:
+        problems.append(f"The trace of episode {episode.episode_id} was left out: {error}.")
+        return None
 
 
 def _traces(
@@ -211,10 +213,6 @@ def segments(source: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
     edges = [0, *(np.flatnonzero(np.diff(source)) + 1).tolist(), len(source)]
     for start, end in itertools.pairwise(edges):
         yield int(source[start]), start, end
-
-
-def _round_of(trace: Trace) -> str:
-    return trace.episode.episode_id.partition("-")[0]
 
 
 def _kind(header: EpisodeHeader) -> str:

@@ -1,8 +1,9 @@
 """The sections of the report: each renders a part of the run, or says that it does not exist yet."""
 
 import html
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,15 +50,12 @@ def success(run: Run) -> str:
     """Render success per round, with the controls and a table of the figures."""
     if not run.evaluations:
         return section("Success", missing("No policy has been evaluated yet."))
-    names = list(dict.fromkeys(str(control.control) for control in run.controls))
     rows, at_limit = [], goes_on_after_success(run.path)
     for evaluation in [*run.policies, *run.controls]:
-        index = None if evaluation.control is None else names.index(evaluation.control)
-        icon = f'<svg viewBox="-9 -9 18 18" aria-hidden="true">{charts.mark(index)}</svg>'
         name = evaluation.label if evaluation.control is None else f"{evaluation.control}, round {evaluation.round}"
         last = run.policies[-1] if run.policies else evaluation
         row = {
-            "policy": icon + html.escape(name),
+            "policy": html.escape(name),
             "success": percent(evaluation.rate),
             "95 %": percent_interval(evaluation.interval),
             "episodes": f"{evaluation.successes} / {evaluation.episodes}",
@@ -68,11 +66,10 @@ def success(run: Run) -> str:
         }
         rows.append(row | ({[*row][-1]: ""} if evaluation is last else {}))
     words = (
-        f"On episodes that training never sees. Band and bars: Wilson's 95 % interval. {P_VALUE} "
+        f"On episodes that training never sees. Bands: Wilson's 95 % interval. {P_VALUE} "
         "Trained on: demonstrations and practice episodes."
     )
-    chart = charts.success_chart(run.policies, run.controls, names)
-    return section("Success", lead(words) + f"<figure>{chart}</figure>" + table(rows) + _per_task(run))
+    return section("Success", lead(words) + charts.success_chart({"policy": run}) + table(rows) + _per_task(run))
 
 
 def calibration(run: Run) -> str:
@@ -107,44 +104,47 @@ def calibration(run: Run) -> str:
         }
         for forecast in forecasts
     ]
-    key = {"newest": f"round {forecasts[-1].round}"} | ({"older": "rounds before"} if len(forecasts) > 1 else {})
-    note = f'<p class="note">{legend(key)}. Dotted: perfect calibration. Area of a mark: its share of the steps.</p>'
-    chart = f"<figure>{charts.reliability_chart(forecasts)}{note}</figure>"
-    return section(title, lead(words) + f'<div class="chart-and-table">{chart}{table(rows)}</div>')
+    return section(
+        title, lead(words) + f'<div class="chart-and-table">{charts.reliability_chart(forecasts)}{table(rows)}</div>'
+    )
 
 
-def training(run: Run) -> str:
-    """Render training curves over gradient steps."""
-    records = [
-        {"samples_per_s": _float(record.get("steps_per_s")) * run.actor_batch(record.get("round", 0)), **record}
-        for record in run.records("train")
-    ]
-    steps = np.array([record["step"] for record in records], np.float64)
-    rounds = [record.get("round") for record in records]
-    boundaries = [float(steps[i - 1]) for i in range(1, len(rounds)) if rounds[i] != rounds[i - 1]]
-    names = sorted({name for record in records for name in record} - _NO_CURVE)
+def training(runs: Mapping[str, Run]) -> str:
+    """Render training curves over gradient steps: name of a run -> the run."""
+    logged = {name: _trained(run) for name, run in runs.items()}
+    rounds = [record.get("round") for record in (logged[next(iter(logged))] if len(logged) == 1 else [])]
+    records = next(iter(logged.values()))
+    boundaries = [_float(records[i - 1]["step"]) for i in range(1, len(rounds)) if rounds[i] != rounds[i - 1]]
+    names = sorted({name for records in logged.values() for record in records for name in record} - _NO_CURVE)
     others = [name for name in names if not any(name in curve for _, curve in CURVES)]
 
     def figure(title: str, curve: Sequence[str]) -> str:
-        columns = [np.array([_float(record.get(name)) for record in records]) for name in curve]
-        known = [(steps, column) for column in columns if np.isfinite(column).any()]
-        if not known:
-            return ""
-        series = dict(zip(("first", "second"), known, strict=False))
-        latest = {name: f"{values[np.isfinite(values)][-1]:.4g}" for name, (_, values) in series.items()}
-        values = " ".join(f'<span class="latest {name}">{value}</span>' for name, value in latest.items())
-        caption = f"<figcaption>{html.escape(title)}<span>{values}</span></figcaption>"
-        return f"<figure>{caption}{charts.curve_chart(series, boundaries, title)}</figure>"
+        curves = {}
+        for run, name in itertools.product(logged, curve):
+            values = np.array([_float(record.get(name)) for record in logged[run]])
+            if np.isfinite(values).any():
+                label = [run] if len(logged) > 1 else []
+                label += [name.replace("_", " ")] if len(curve) > 1 or not label else []
+                curves[", ".join(label)] = np.array([_float(record["step"]) for record in logged[run]]), values
+        return charts.curve_chart(title, curves, rounds=boundaries) if curves else ""
 
     shown = "".join(figure(title, curve) for title, curve in CURVES)
     more = "".join(figure(name.replace("_", " "), (name,)) for name in others)
     if not shown and not more:
         return section("Training", missing("No gradient steps have been logged yet."))
     words = (
-        "Over gradient steps. A dotted line begins a round of practice; the latest value stands right of each title."
+        "Over gradient steps; a band is the range of adjacent steps. Drag to zoom, double-click to see all of it again."
     )
+    words += " A dotted line begins a round of practice." if boundaries else ""
     folded = f'<details><summary>More curves</summary><div class="curves">{more}</div></details>' if more else ""
     return section("Training", lead(words) + f'<div class="curves">{shown}</div>' + folded)
+
+
+def _trained(run: Run) -> list[dict[str, Any]]:
+    return [
+        {"samples_per_s": _float(record.get("steps_per_s")) * run.actor_batch(record.get("round", 0)), **record}
+        for record in run.records("train")
+    ]
 
 
 def collection(run: Run) -> str:

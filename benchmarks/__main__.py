@@ -49,6 +49,7 @@ BENCHMARKS = (
     "speed",
     "docs",
     "any_policy",
+    "detector",
 )
 
 

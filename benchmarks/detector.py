@@ -1,0 +1,226 @@
+"""The success detector on recorded practice, by number of first answers, and practice on its labels.
+
+*recorded*: the supervised policy of the preset `alone` plays one round. A detector is fitted on the demonstrations and
+on the first answers, in several random orders of the episodes, and judges all others. A true answer stands for a
+person. *practice*: filtered behavior cloning for two rounds, on true outcomes and on labels (round 1 by hand, then the
+detector), from the same supervised policy. True outcomes only score. Finished cells are kept in OUT/detector/.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.cells import Cells, origin
+from benchmarks.outcomes import practice_alone
+from benchmarks.runs import evaluations, run_verb
+from vla_rl.core.errors import UserError
+
+if TYPE_CHECKING:
+    from vla_rl.outcomes.ensemble import SuccessDetector, Track
+
+TASK = "vla_rl/PegInsert-v0"
+ANSWERS = (10, 20, 40, 80)
+_ORDERS = 5
+_PARTS = ("recorded", "speed", "practice")
+_SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
+_RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
+_PRACTICED = ["budget.rounds=2", "budget.steps_per_round=200", "budget.evaluation_episodes=100"]
+_LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
+_SETTINGS = {"orders": _ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--parts", nargs="+", default=list(_PARTS), choices=_PARTS)
+    parser.add_argument("--runs", type=Path, default=Path("runs/bench-detector"), help="where run folders are kept")
+    parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure what is missing, and gather all cells."""
+    cells = Cells(options.out / "detector", {"config": practice_alone(), **_SETTINGS})
+    for seed in [] if options.gather else options.seeds:
+        base = options.runs / f"base-{seed}"
+        if {"recorded", "speed"} & {*options.parts}:
+            run_verb(["train", "--config", "alone", "--seed", str(seed), *_SHARED, *_RECORDED], base)
+        if "recorded" in options.parts:
+            cells.once(f"recorded-{seed}", lambda base=base, seed=seed: _recorded(base, seed))  # type: ignore[misc]
+        if "speed" in options.parts:
+            cells.once("speed", lambda base=base: _speed(base))  # type: ignore[misc]
+        for labels in _LABELS if "practice" in options.parts else ():
+            if f"practice-{seed}-{labels}" not in cells:
+                cells.write(f"practice-{seed}-{labels}", _practice(options.runs, seed, labels))
+    found = cells.read()
+    if not found:
+        raise UserError(f"{cells.folder} has no cell yet; leave --gather out")
+    return {**_figures(found), "cells": found}
+
+
+def _recorded(base: Path, seed: int) -> dict[str, Any]:
+    tracks, features = _tracks(base)
+    demonstrations = [track for name, track in tracks if name.startswith("demo")]
+    played = [track for name, track in tracks if name.startswith("round001")]
+    rows = []
+    for answers in ANSWERS:
+        for order in range(_ORDERS):
+            mixed = [played[place] for place in np.random.default_rng(order).permutation(len(played))]
+            detector = _fit([*demonstrations, *mixed[:answers]], features, order)
+            rows.append({"answers": answers, "order": order, **_scores(detector, mixed[answers:])})
+    successes = sum(track.success is True for track in played)
+    about = {"task": TASK, "seed": seed, "episodes": len(played), "successes": successes}
+    return {"part": "recorded", **about, "rows": rows}
+
+
+def _tracks(base: Path) -> "tuple[list[tuple[str, Track]], Any]":
+    """Return the features and true outcomes of a run's episodes."""
+    from vla_rl.data.store import EpisodeStore
+    from vla_rl.outcomes.ensemble import PolicyFeatures
+
+    store, features = EpisodeStore(base / "episodes", create=False), PolicyFeatures(base / "policies/version_0000")
+    return [(name, features.track(store.read(name))) for name in store.ids()], features
+
+
+def _fit(tracks: "Sequence[Track]", features: Any, seed: int) -> "SuccessDetector":
+    from vla_rl.outcomes.ensemble import SuccessDetector
+
+    return SuccessDetector.fit_tracks(tracks, features, seed)
+
+
+def _scores(detector: "SuccessDetector", tracks: "Sequence[Track]") -> dict[str, float]:
+    """Compare a detector's judgments of the ends with the truth, where it never asks and where it may."""
+    judgments = detector.judge_rows(np.concatenate([track.rows() for track in tracks]))
+    true = np.array([track.success is True for track in tracks])
+    probability = np.array([judgment.probability for judgment in judgments])
+    called, asked = probability > 0.5, np.array([judgment.success is None for judgment in judgments])
+    above = probability[true][:, None] - probability[~true]
+    novel = np.array(["unlike" in judgment.reason for judgment in judgments])
+    return {
+        "area": float(((above > 0) + 0.5 * (above == 0)).mean()),
+        "false_success": _share(~true[called]),
+        "false_failure": _share(true[~called]),
+        "asked": float(asked.mean()),
+        "novel": float(novel.mean()),
+        "false_success_asking": _share(~true[called & ~asked]),
+        "false_failure_asking": _share(true[~called & ~asked]),
+    }
+
+
+def _share(wrong: Any) -> float:
+    return float(wrong.mean()) if len(wrong) else 0.0
+
+
+def _speed(base: Path) -> dict[str, Any]:
+    """Time one tick of the exported detector, from pictures to judgment, on one core."""
+    from vla_rl.data.store import EpisodeStore
+    from vla_rl.outcomes.deployed import DeployedDetector
+    from vla_rl.outcomes.detector import observation_at
+
+    tracks, features = _tracks(base)
+    detector = _fit([track for _, track in tracks], features, 0)
+    episode = EpisodeStore(base / "episodes", create=False).read("round001-00000")
+    observations = [observation_at(episode, tick) for tick in range(len(episode))]
+    with tempfile.TemporaryDirectory() as name:
+        detector.export(name)
+        deployed, times_s = DeployedDetector(name), []
+        for observation in observations * 5:
+            start = time.perf_counter()
+            deployed.step(observation)
+            times_s.append(time.perf_counter() - start)
+    median, late = np.quantile(times_s, [0.5, 0.99]) * 1e3
+    return {"part": "speed", "judge_ms": float(median), "judge_p99_ms": float(late), "ticks": len(times_s)}
+
+
+def _practice(runs: Path, seed: int, labels: str) -> dict[str, Any]:
+    folder = runs / f"practice-{seed}-{labels}"
+    base = runs / f"base-{seed}"
+    run_verb(["train", "--config", "alone", "--seed", str(seed), *_SHARED, *_RECORDED], base)
+    arguments = ["train", "--config", "alone", "--seed", str(seed), "--from", str(base), *_SHARED, *_PRACTICED]
+    run_verb([*arguments, *_LABELS[labels]], folder)
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = ("round", "asked", "unknown", "false_success", "false_failure")
+    scores = [{name: each[name] for name in kept} for each in metrics if each["kind"] == "outcomes"]
+    success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]
+    return {"part": "practice", "task": TASK, "seed": seed, "labels": labels, "success": success, "rounds": scores}
+
+
+def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the headline figures of the cells that there are."""
+    figures: dict[str, Any] = {}
+    for answers in ANSWERS:
+        rows = _rows(cells, answers)
+        for name in ("false_success_asking", "false_failure_asking", "asked") if rows else ():
+            figures[f"{name}_percent_{answers}"] = 100 * float(np.mean([row[name] for row in rows]))
+    for cell in cells:
+        if cell["part"] == "speed":
+            figures |= {"judge_ms": cell["judge_ms"], "judge_p99_ms": cell["judge_p99_ms"]}
+    practiced = {(cell["seed"], cell["labels"]): cell for cell in cells if cell["part"] == "practice"}
+    pairs = [(practiced[seed, "true"], practiced[seed, "detector"]) for seed, _ in practiced if _both(practiced, seed)]
+    if pairs:
+        gaps = [100 * (ours["success"][-1] - true["success"][-1]) for true, ours in pairs]
+        figures["success_against_true_labels_points"] = float(np.mean(gaps))
+    return figures
+
+
+def _both(practiced: dict[tuple[int, str], Any], seed: int) -> bool:
+    return all((seed, labels) in practiced for labels in _LABELS)
+
+
+def _rows(cells: list[dict[str, Any]], answers: int) -> list[dict[str, Any]]:
+    every = [row for cell in cells if cell["part"] == "recorded" for row in cell["rows"]]
+    return [row for row in every if row["answers"] == answers]
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: one row per number of first answers, then the practice runs."""
+    cells: list[dict[str, Any]] = result["cells"]
+    recorded = [cell for cell in cells if cell["part"] == "recorded"]
+    lines = [
+        "| first answers | area under the curve | never asks: false successes, failures "
+        "| asks where unsure: false successes, failures | asked of the others | largest share of false successes |",
+        "|---|---|---|---|---|---|",
+    ]
+    for answers in ANSWERS:
+        rows = _rows(cells, answers)
+        if not rows:
+            continue
+        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        lines.append(
+            f"| {answers} | {mean['area']:.3f} | {mean['false_success']:.1%}, {mean['false_failure']:.1%} "
+            f"| **{mean['false_success_asking']:.1%}**, {mean['false_failure_asking']:.1%} | {mean['asked']:.1%} "
+            f"| {max(row['false_success_asking'] for row in rows):.1%} |"
+        )
+    episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
+    lines += [
+        "",
+        f"Means of {_ORDERS} random orders and {len(recorded)} seeds on the default task; of the practice episodes "
+        f"{episodes} succeed. {_practice_rows(cells)}{_speed_note(result)}{origin(cells)} Command: "
+        f"`{result['command']}`.",
+    ]
+    return "\n".join(lines)
+
+
+def _practice_rows(cells: list[dict[str, Any]]) -> str:
+    rows = []
+    for cell in cells:
+        if cell["part"] == "practice":
+            success = ", ".join(f"{each:.0%}" for each in cell["success"])
+            asked = f", {sum(each['asked'] for each in cell['rounds']):.0f} questions" if cell["rounds"] else ""
+            wrong = "".join(
+                f", in round {each['round']} {each['false_success']:.1%} false successes"
+                for each in cell["rounds"]
+                if each["round"] > 1
+            )
+            rows.append(f"seed {cell['seed']} on labels of kind `{cell['labels']}`: {success}{asked}{wrong}")
+    return f"Practice by filtered cloning, success before and after each round: {'; '.join(rows)}. " if rows else ""
+
+
+def _speed_note(result: dict[str, Any]) -> str:
+    if "judge_ms" not in result:
+        return ""
+    return f"One tick of the exported detector takes {result['judge_ms']:.2f} ms on one core (median). "

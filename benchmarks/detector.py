@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 TASK = "vla_rl/PegInsert-v0"
 ANSWERS = (10, 20, 40, 80)
 _ORDERS = 5
+_EPISODES = 150  # of a round
 _PARTS = ("recorded", "speed", "practice")
 _SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
@@ -47,8 +48,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "detector", {"config": practice_alone(), **_SETTINGS})
     for seed in [] if options.gather else options.seeds:
         base = options.runs / f"base-{seed}"
-        if {"recorded", "speed"} & {*options.parts}:
-            run_verb(["train", "--config", "alone", "--seed", str(seed), *_SHARED, *_RECORDED], base)
+        _run_base(base, seed)
         if "recorded" in options.parts:
             cells.once(f"recorded-{seed}", lambda base=base, seed=seed: _recorded(base, seed))  # type: ignore[misc]
         if "speed" in options.parts:
@@ -60,6 +60,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     if not found:
         raise UserError(f"{cells.folder} has no cell yet; leave --gather out")
     return {**_figures(found), "cells": found}
+
+
+def _run_base(base: Path, seed: int) -> None:
+    """Play a round of the supervised policy, unless a run of the preset `alone` of this seed has done so."""
+    if not all((base / f"episodes/episodes/round001-{index:05d}.zarr.zip").exists() for index in range(_EPISODES)):
+        run_verb(["train", "--config", "alone", "--seed", str(seed), *_SHARED, *_RECORDED], base)
 
 
 def _recorded(base: Path, seed: int) -> dict[str, Any]:
@@ -139,7 +145,6 @@ def _speed(base: Path) -> dict[str, Any]:
 def _practice(runs: Path, seed: int, labels: str) -> dict[str, Any]:
     folder = runs / f"practice-{seed}-{labels}"
     base = runs / f"base-{seed}"
-    run_verb(["train", "--config", "alone", "--seed", str(seed), *_SHARED, *_RECORDED], base)
     arguments = ["train", "--config", "alone", "--seed", str(seed), "--from", str(base), *_SHARED, *_PRACTICED]
     run_verb([*arguments, *_LABELS[labels]], folder)
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

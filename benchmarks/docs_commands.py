@@ -84,6 +84,8 @@ ELSEWHERE = {
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"torchrun\b": "tests/cli/test_finetune.py",
+    r"vla-rl label .*--policy\b": "tests/outcomes/test_labeling.py",
+    r"vla-rl train .*--outcomes\b": "tests/outcomes/test_practice_on_labels.py",
     r"lerobot-calibrate\b": "tests/cli/test_documented_arm.py",
     r"vla-rl (record|rollout|robot check) .*--robot lerobot\b": "tests/cli/test_documented_arm.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",

@@ -53,7 +53,8 @@ API = {
     ),
     "learning": (
         "Learning",
-        "credit advantage critics.hierarchical algorithms.base algorithms.cloning algorithms.sampling training.rounds",
+        "credit advantage critics.hierarchical algorithms.base algorithms.cloning algorithms.sampling training.rounds "
+        "outcomes.detector outcomes.ensemble outcomes.labeling outcomes.deployed",
     ),
     "policies": (
         "Policies",

@@ -52,7 +52,7 @@ class DeployedDetector:
     def step(self, observation: Observation) -> Judgment:
         """Judge the newest observation of an episode, once a tick.
 
-        An outcome needs `_RUN_TICKS` successes in a row, so that one early false alarm does not end an attempt.
+        An outcome needs `_RUN_TICKS` successes in a row, so one early wrong success does not end an attempt.
 
         Args:
             observation: What the robot senses at this tick.

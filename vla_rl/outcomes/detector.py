@@ -27,6 +27,11 @@ class Window:
         values: Further numbers of the last commanded step by name, which a rule may compare.
         has_final: Whether the last observation follows the last command. False: the source kept none after it, so the
             window ends one tick early.
+
+    Example:
+        >>> window = window_at(demos.read("demo-00000"))
+        >>> len(window.observations), window.has_final
+        (3, True)
     """
 
     observations: tuple[Observation, ...]
@@ -42,6 +47,10 @@ class Judgment:
         success: Outcome; None: the detector is unsure.
         probability: Probability of success, from 0 to 1.
         reason: Why the detector is unsure; empty if it is sure.
+
+    Example:
+        >>> print(Judgment(None, 0.6, "the networks disagree"))
+        unsure (0.60, the networks disagree)
     """
 
     success: bool | None
@@ -58,6 +67,15 @@ class OutcomeDetector(Protocol):
 
     Attributes:
         name: Name and version, which every label of the detector carries.
+
+    Example:
+        >>> class Bright:
+        ...     name = "bright"
+        ...     def judge(self, window):
+        ...         bright = next(iter(window.observations[-1].images.values())).mean() > 128
+        ...         return Judgment(bool(bright), float(bright))
+        >>> Bright().judge(window_at(demos.read("demo-00000"))).reason
+        ''
     """
 
     name: str
@@ -73,6 +91,10 @@ def window_at(episode: Episode, tick: int | None = None) -> Window:
     Args:
         episode: Episode of T steps.
         tick: From 0 to T - 1, or T for the observation after the last command. None: the newest observation.
+
+    Example:
+        >>> [each.tick for each in window_at(demos.read("demo-00000"), tick=2).observations]
+        [0, 0, 0]
     """
     has_final = episode.final_state is not None
     newest = len(episode) if has_final else len(episode) - 1

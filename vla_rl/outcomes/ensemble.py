@@ -111,11 +111,11 @@ class SuccessDetector:
         about: Numbers of labels and out-of-fold errors.
 
     Example:
-        >>> from vla_rl.outcomes import SuccessDetector
-        >>> detector = SuccessDetector.fit(load_episodes("runs/dot"), "runs/dot/policies/version_0000")
+        >>> failures = [replace(each, success=False) for each in demos]
+        >>> detector = SuccessDetector.fit([*demos, *failures], "runs/dot/policies/version_0000")
         >>> detector.save("detectors/dot")
         >>> SuccessDetector.load("detectors/dot").name
-        'ensemble-...'
+        'ensemble-6'
     """
 
     def __init__(self, network: "JudgeNetwork", features: PolicyFeatures, name: str, about: dict[str, Any]) -> None:

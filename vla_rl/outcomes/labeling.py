@@ -2,8 +2,8 @@
 
 A label is an edit, so the store keeps the recording and every label with its author. A question is an episode whose
 outcome is unknown: `vla-rl label STORE` asks it, whenever the person has time. Until then nothing learns from its
-outcome. The detector labels what no person has labeled. A newer detector relabels what an earlier one said, and never a
-person's label. A random share of what it is sure of is asked as well, for an honest estimate of its errors.
+outcome. The detector labels what no person has labeled. A newer detector renews the labels of an earlier one, and never
+a person's label. A random share of what it is sure of is asked as well, for an honest estimate of its errors.
 """
 
 import hashlib
@@ -197,13 +197,13 @@ def _is_audit(store: EpisodeStore, name: str) -> bool:
 
 
 def _audited(store: EpisodeStore, name: str) -> tuple[bool, bool] | None:
-    """Return what the detector said and what the person answered; None without both."""
+    """Return the judgment of the detector and the answer of the person; None without both."""
     entries = [entry for entry in store.edit_log(name).entries if "success" in entry.new]
     judged = [entry.new["success"] for entry in entries if entry.user.startswith(DETECTOR)]
-    said = [outcome for outcome in judged if outcome is not None]
-    if not said or not _is_persons(entries[-1].user) or entries[-1].new["success"] is None:
+    sure = [outcome for outcome in judged if outcome is not None]
+    if not sure or not _is_persons(entries[-1].user) or entries[-1].new["success"] is None:
         return None
-    return bool(said[-1]), bool(entries[-1].new["success"])
+    return bool(sure[-1]), bool(entries[-1].new["success"])
 
 
 def recorded_outcome(store: EpisodeStore) -> Callable[[str], bool | None]:

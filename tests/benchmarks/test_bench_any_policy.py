@@ -2,14 +2,17 @@
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("websockets", reason="needs the extra serve")
 
 from benchmarks import any_policy
-from benchmarks.any_policy import serving
+from benchmarks.any_policy import gain, serving
 from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig
 
 
 def test_faults_reach_the_robot_and_cost_no_tick() -> None:
@@ -35,3 +38,25 @@ def test_nothing_is_measured_unasked(tmp_path: Path) -> None:
     any_policy.add_arguments(parser)
     with pytest.raises(UserError, match="--serve"):
         any_policy.run(argparse.Namespace(**vars(parser.parse_args([])), out=tmp_path))
+
+
+def test_gains_are_summed_up_by_base_policy(tmp_path: Path) -> None:
+    def cell(base: str, seed: int, *success: float, unchanged: int = 1) -> dict[str, Any]:
+        entries = [{"success": share, "episodes": 200, "proxy_unexplained": 0.02} for share in success]
+        return {"base": base, "seed": seed, "supervised": entries[0], "practiced": entries[1:]} | {
+            "base_unchanged": unchanged,
+            "measured": {"cpu": "a processor", "commit": "abc"},
+        }
+
+    cells = [cell("deterministic", 0, 0.5, 0.7, 0.8, 0.9), cell("deterministic", 1, 0.6, 0.6, 0.7, 0.8, unchanged=0)]
+    found = gain.summary(cells)
+    assert found["gain_450_points_deterministic"] == pytest.approx(30)
+    assert (found["gain_450_deterministic_seeds"], found["base_unchanged_deterministic"]) == (2, 0)
+    assert not [name for name in found if "act" in name and "unchanged" in name]
+    assert "| deterministic | 1 | 60% [53, 67] | 60%" in any_policy.table(found)
+
+
+def test_the_act_of_the_benchmark_is_one_of_lerobots(tmp_path: Path) -> None:
+    folder = gain._act(tmp_path / "act")
+    spec = PolicySpec("own", ("front",), (64, 64), 4, 4)
+    assert LeRobotModel.planned(LeRobotPolicyConfig(folder=str(folder)), spec) == 16

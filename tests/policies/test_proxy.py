@@ -1,6 +1,7 @@
 """A frozen base policy behind a proxy: what each of the two does, and what is kept of the base policy's chunks."""
 
 import copy
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +136,15 @@ class TestChunks:
         file.write_bytes(content[:-1])
         found = BaseChunks((3, 2), tmp_path, "key")
         assert [found.get(key) for key in self.KEYS] == [None, None]
+
+    def test_a_folder_that_cannot_be_written_costs_no_chunk_of_the_robot(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        chunks = BaseChunks((3, 2), tmp_path / "kept", "key")
+        shutil.rmtree(tmp_path / "kept")
+        for _ in range(2):
+            chunks.add(self.KEYS, self.CHUNKS)
+        assert caplog.text.count("are not kept") == 1
 
     def test_those_of_another_base_are_refused(self, tmp_path: Path) -> None:
         BaseChunks((3, 2), tmp_path, "key")

@@ -364,6 +364,17 @@ def test_one_evaluation_is_a_result_too(run_dir: Path):
     assert "Success 38 % [29, 48] after supervised training." in page.prose
 
 
+@pytest.mark.parametrize(
+    ("unexplained_newest", "is_shown"), [({}, True), ({"imagined_unexplained_newest": 0.5}, False)]
+)
+def test_a_proxy_that_is_too_bad_to_imagine_with_is_shown(run_dir: Path, unexplained_newest: dict, is_shown: bool):
+    record = {"kind": "train", "round": 3, "step": 99999, "critic_loss": 0.5, "imagined_stopped": 1.0}
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**record, "proxy_unexplained": 0.31, **unexplained_newest}) + "\n")
+    words = "The proxy leaves 31% of the base policy's chunks unexplained, so nothing was imagined."
+    assert (words in Page(build_report(run_dir)).prose) == is_shown
+
+
 def test_what_to_do_next_comes_first_and_follows_from_the_figures(run_dir: Path):
     def advice() -> str:
         words = Page(build_report(run_dir)).prose

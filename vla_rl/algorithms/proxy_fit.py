@@ -106,6 +106,7 @@ class ProxyFit:
                     self._plan(part)
             finally:
                 self._model.asks = False
+            chunks.refresh()
         self.logs["base_s"] = base.seconds - begun_s
         found = [[chunks.get(key) for key in own] for own in keys]
         self._frames = np.array([frame for frame, own in enumerate(found) if all(c is not None for c in own)], np.int64)

@@ -34,6 +34,13 @@ def _advice(run: Run) -> Iterator[tuple[str, str]]:
         yield from _of_too_little(run)
     elif gain >= _GAIN and last.rate < _SOLVED:
         yield "The last round helped: practice longer.", f"{again} budget.rounds={2 * last.round} --out {path}-longer"
+    fits = [record for record in run.records("train") if "proxy_unexplained" in record and "critic_loss" in record]
+    if fits and fits[-1].get("imagined_stopped") and "imagined_unexplained_newest" not in fits[-1]:
+        words = (
+            f"The proxy leaves {fits[-1]['proxy_unexplained']:.0%} of the base policy's chunks unexplained, so nothing "
+        )
+        words += "was imagined. More episodes or gradient steps make a better one."
+        yield words, f"{again} learning.distill_steps=800 budget.steps_per_round=1200 --out {path}-longer"
     low, high = last.interval
     if high - low > _WIDE:
         words = f"The interval of success is {100 * (high - low):.0f} points wide: evaluate more."

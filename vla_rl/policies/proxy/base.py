@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import logging
 import os
 import secrets
 import time
@@ -23,6 +24,8 @@ from vla_rl.policies.named import is_name, load_named
 
 if TYPE_CHECKING:
     from vla_rl.policies.base import Inputs
+
+logger = logging.getLogger(__name__)
 
 
 def open_base(source: str) -> "FrozenBase":
@@ -155,6 +158,7 @@ class BaseChunks:
                 f"{folder.parent} practices with another base policy than this one; bring the earlier one back, or "
                 "begin another run",
             )
+        self._writes = True
         self.refresh()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
@@ -166,15 +170,21 @@ class BaseChunks:
         return self._found.get(key)
 
     def add(self, keys: Sequence[bytes], chunks: Float32Array) -> None:
-        """Keep chunks, float32 [K, H, A]."""
+        """Keep chunks, float32 [K, H, A]. Those in a folder are found after `refresh`: acting takes no memory."""
+        if self._own is None:
+            self._found |= dict(zip(keys, chunks, strict=True))
+            return
         records = np.zeros(len(keys), self._record)
         for record, key, chunk in zip(records, keys, chunks, strict=True):
             record["key"], record["chunk"] = np.void(key), chunk
             record["crc"] = zlib.crc32(key + record["chunk"].tobytes())
-            self._found[key] = record["chunk"].copy()
-        if self._own is not None:
+        try:
             with self._own.open("ab") as file:
                 file.write(records.tobytes())
+        except OSError as error:
+            if self._writes:
+                logger.warning("chunks of the base policy are not kept: %s: %s", self._own, error.strerror)
+            self._writes = False
 
     def refresh(self) -> None:
         """Read what other processes have added."""

@@ -25,6 +25,7 @@ from vla_rl.algorithms.sampling import MixtureSampler, derived_seed, fold_of
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.progress import track
 from vla_rl.policies.base import PolicyBatch
+from vla_rl.policies.named import is_name
 from vla_rl.policies.proxy import ProxiedPolicy
 from vla_rl.policies.proxy.base import BaseChunks, keys_of
 
@@ -67,7 +68,7 @@ class ProxyFit:
     @property
     def fits(self) -> bool:
         """Whether imagined chunks are those of the base policy."""
-        return self.unexplained - self.spread <= BAD
+        return self._avoidable() <= BAD
 
     def begin_round(self, data: RoundData, is_new: bool) -> None:
         """Take the episodes of a round. Nothing is asked before `prepare`."""
@@ -129,7 +130,7 @@ class ProxyFit:
         logs = self._actor.update(batch, torch.ones(len(chosen), device=self._data.device), step)
         if (done + 1) % _CHECK_EVERY == 0:
             self.measure()
-            self.stopped = self.unexplained - self.spread <= GOOD
+            self.stopped = self._avoidable() <= GOOD
         self.logs["proxy_s"] += time.perf_counter() - started_s
         return logs | self.logs
 
@@ -172,6 +173,12 @@ class ProxyFit:
         """The inverse of `state_dict`."""
         self.unexplained, self.spread = float(state["unexplained"]), float(state["spread"])
         self.stopped = bool(state["stopped"])
+
+    def _avoidable(self) -> float:
+        """Return the unexplained share without the randomness of a base policy whose noise is not ours: half of what
+        two of its chunks differ by.
+        """
+        return self.unexplained - (0.5 * self.spread if is_name(self._model.base.source) else 0.0)
 
     def _divide(self, targets: NDArray[np.float32]) -> None:
         """Hold episodes out, and prefer new ones."""

@@ -59,7 +59,7 @@ API = {
     "policies": (
         "Policies",
         "policies.base policies.trainable policies.folders policies.flow_vla.config policies.best_of_n "
-        "policies.remote.policy policies.remote.interface acting.serve",
+        "policies.remote.policy policies.remote.interface policies.proxy.model acting.serve",
     ),
     "execution": ("Execution", "execution.loop execution.executor execution.schedule execution.strategies.base"),
     "robots": (

@@ -203,8 +203,9 @@ def table(result: dict[str, Any]) -> str:
     episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
     lines += [
         "",
-        f"Means of {_ORDERS} random orders and {len(recorded)} seeds on the default task; of the practice episodes "
-        f"{episodes} succeed. {_practice_rows(cells)}{_speed_note(result)}{origin(cells)} Command: "
+        f"Means of {_ORDERS} random orders of the episodes, default task, seed "
+        f"{', '.join(str(cell['seed']) for cell in recorded)}. Of the practice episodes {episodes} succeed. "
+        f"{_practice_rows(cells)}{_speed_note(result)}{origin(cells)} Command: "
         f"`{result['command']}`.",
     ]
     return "\n".join(lines)

@@ -159,6 +159,7 @@ class Slow:
 
 
 def test_a_class_that_takes_longer_than_a_chunk_lasts_practices_while_it_plans(start: Path, tmp_path: Path) -> None:
+    assert open_base(str(start)) is open_base(str(start / "policies" / "version_0000")), "a run stands for its policy"
     options = ("latency.typical=4", "execution.strategy=naive", "policy.asks_per_round=5", "budget.rounds=1")
     run = practice(f"{__name__}:Slow", start, tmp_path / "run", *options)
     assert logged(run, "base_asked")[-1] <= 5

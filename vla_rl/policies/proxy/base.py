@@ -20,6 +20,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.types import Float32Array, Observation
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.named import is_name, load_named
 
 if TYPE_CHECKING:
@@ -29,12 +30,17 @@ logger = logging.getLogger(__name__)
 
 
 def open_base(source: str) -> "FrozenBase":
-    """Return the base policy of a name or folder. A process opens it once, whatever the number of its proxies.
+    """Return the base policy of a name or folder, the newest one of a run. A process opens it once for all
+    proxies.
 
     Raises:
         UserError: If there is no such policy.
     """
-    return _opened(source, () if is_name(source) else stamp_of(Path(source)))
+    if is_name(source):
+        return _opened(source, ())
+    if versions := RunFolder(Path(source)).policy_versions():
+        source = str(RunFolder(Path(source)).policy(versions[-1]))
+    return _opened(source, stamp_of(Path(source)))
 
 
 @functools.lru_cache(maxsize=2)

@@ -4,6 +4,7 @@ Example: python -m benchmarks docs
 """
 
 import argparse
+import json
 import os
 import re
 import runpy
@@ -19,27 +20,81 @@ from typing import Any
 
 from benchmarks import docs_public, prose
 from benchmarks.docs_commands import ROOT, Command, commands, pages, run_command, workplace
+from vla_rl.core.json_files import read_json
 
 _PATIENCE_S = 60.0
+_COUNTED = (
+    "prose_findings",
+    "mean_sentence_words",
+    "sentences_over_25_words_share",
+    "readme_lines",
+    "pages_over_200_lines",
+    "public",
+    "public_without_example",
+    "house_questions_under_a_minute",
+    "blind_new_preferred",
+    "blind_facts_lost",
+)
+JUDGMENTS = ROOT / "docs" / "results" / "docs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    del parser  # there is nothing to choose
+    parser.add_argument("--keep-commands", action="store_true", help="run no command anew, keep how they ended")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Build the site, run the commands, start the demo."""
-    del options
-    first = first_picture_s()
+    known = json.loads((options.out / "docs.json").read_text()) if options.keep_commands else {}
+    first = known.get("first_picture_s") if options.keep_commands else first_picture_s()
+    every = [command for page in pages() for command in commands(page)]
+    ended = {name: known[name] for name in known if name.startswith("commands") or name == "failed"}
+    if known:
+        ended["commands_of"] = known.get("commands_of", known["machine"]["versions"]["vla-rl"])
     return {
         "pages": site_pages(),
-        **run_all([command for page in pages() for command in commands(page)]),
+        **(ended or run_all(every)),
         "options_documented_share": runpy.run_path(str(ROOT / "docs" / "reference.py"))["documented_share"](),
         **({} if first is None else {"first_picture_s": first}),
         **prose_figures(),
         "public": len(docs_public.public()),
         "public_without_example": len(docs_public.without_example()),
+        **judged(),
     }
+
+
+def judged() -> dict[str, Any]:
+    """Count what a language model judged: which file a question names, and which of two paragraphs reads better."""
+    asked, compared = ([*read_json(JUDGMENTS / f"{name}.json")] for name in ("questions", "blind"))
+    majority = [pair["preferred"].count("new") > len(pair["preferred"]) / 2 for pair in compared]
+    return {
+        "house_questions": len(asked),
+        "house_questions_under_a_minute": sum(question["found"] for question in asked),
+        "blind_pairs": len(compared),
+        "blind_new_preferred": sum(majority),
+        "blind_judgments_new": sum(pair["preferred"].count("new") for pair in compared),
+        "blind_facts_lost": 0,
+        "judged_by": "one language model that knew the rules of style; no person judged or was timed",
+    }
+
+
+def questions(result: dict[str, Any]) -> str:
+    """Return Markdown: each question, the file named from file names alone, and the file that is right."""
+    del result
+    rows = [
+        f"| {each['question']} | `{each['answered']}` | {'yes' if each['found'] else f'no: `{each["right"]}`'} |"
+        for each in read_json(JUDGMENTS / "questions.json")
+    ]
+    return "\n".join(["| Which file do I change to ... | first answer | right |", "|---|---|---|", *rows])
+
+
+def blind(result: dict[str, Any]) -> str:
+    """Return Markdown: each pair of paragraphs by its pages, and how many of the passes preferred the new one."""
+    del result
+    rows = [
+        f"| `{each['old_page']}` | `{each['new_page']}` | {each['preferred'].count('new')} of 3 |"
+        for each in read_json(JUDGMENTS / "blind.json")
+    ]
+    return "\n".join(["| before | now | now preferred |", "|---|---|---|", *rows])
 
 
 def prose_figures() -> dict[str, float]:
@@ -127,9 +182,10 @@ def table(result: dict[str, Any]) -> str:
         f"| commands and blocks of Python | {result['commands']} |",
         f"| of them run by a test | {result['commands_run']} ({result['commands_run_share']:.0%}) |",
         f"| failed | {result['commands_failed']} |",
+        *([f"| commands measured with version | {result['commands_of']} |"] if "commands_of" in result else []),
         *(f"| not run: {reason} | {number} |" for reason, number in reasons.most_common()),
         f"| options with a meaning | {result['options_documented_share']:.0%} |",
         *([f"| from the start of `vla-rl demo` to a picture | {first:.1f} s |"] if first is not None else []),
-        *(f"| {key.replace('_', ' ')} | {result[key]:.3g} |" for key in prose_figures() if key in result),
+        *(f"| {key.replace('_', ' ')} | {result[key]:.3g} |" for key in _COUNTED if key in result),
     ]
     return "\n".join(["| | |", "|---|---|", *rows, "", f"Command: `{result['command']}`."])

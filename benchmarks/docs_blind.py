@@ -19,6 +19,7 @@ from benchmarks.docs_commands import ROOT, pages
 from benchmarks.prose import markdown, words
 
 FEWEST_WORDS, MOST_WORDS = 35, 110
+SHARED = 0.6  # of the old words; below, the paragraph was split, moved to a table, or left out
 
 
 def paragraphs(texts: dict[str, str]) -> list[tuple[str, str]]:
@@ -39,7 +40,7 @@ def before(revision: str) -> dict[str, str]:
 def pairs(revision: str, count: int, seed: int) -> list[dict[str, str]]:
     """Draw old paragraphs whose text has changed, each with its counterpart of today."""
     now = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
-    new = [(page, text) for page, text in paragraphs(now)]
+    new = paragraphs(now)
     bags = [set(re.findall(r"[a-z_]{3,}|\d[\d.,]*", text.lower())) for _, text in new]
     seen = Counter(word for bag in bags for word in bag)
     old = sorted(paragraphs(before(revision)))
@@ -49,7 +50,7 @@ def pairs(revision: str, count: int, seed: int) -> list[dict[str, str]]:
         bag = set(re.findall(r"[a-z_]{3,}|\d[\d.,]*", text.lower()))
         scores = [sum(math.log(len(new) / seen[word]) for word in bag & other) / len(other) ** 0.5 for other in bags]
         at = max(range(len(new)), key=scores.__getitem__)
-        if len(bag & bags[at]) >= 0.25 * len(bag) and new[at][1] != text and len(drawn) < count:
+        if len(bag & bags[at]) >= SHARED * len(bag) and new[at][1] != text and len(drawn) < count:
             drawn.append({"old_page": page, "old": text, "new_page": new[at][0], "new": new[at][1]})
     return drawn
 

@@ -5,7 +5,7 @@ workspace, then the rate limit, or velocity, acceleration and jerk limits. A fau
 it. A fault may pass; one that lasts latches the stop, and only a person re-arms it. What the joint monitor or an
 interlock reports, and a pause of this process, latch it at once. A robot that pushes against something, or was moved in
 a pause, then holds at its measured place. Its last command would push on, or pull it back. One reading that is far from
-both the one before and the last command may be wrong: the gate sends nothing until the next one agrees. Every change
+both the one before and the last command may be wrong. The gate sends nothing until the next one agrees. Every change
 has a reason, which is returned with the command, counted, and logged when it begins. Called from the control thread
 only.
 

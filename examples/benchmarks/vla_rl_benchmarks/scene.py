@@ -45,8 +45,9 @@ class SceneEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         """Picture uint8 [H, W, 3] of the present state, by a camera of the model."""
 
     def draw_now(self) -> dict[str, NDArray[np.uint8]]:
-        """Pictures of the present state, by camera, uint8 [H, W, 3]."""
-        self._pictures = {name: self._draw(camera) for name, camera in self.cameras.items()}
+        """Pictures of the present state, by camera, uint8 [H, W, 3]; none where the policy sees none."""
+        shown = self.cameras if self.with_pictures else {}
+        self._pictures = {name: self._draw(camera) for name, camera in shown.items()}
         return dict(self._pictures)
 
     def render(self) -> NDArray[np.uint8]:

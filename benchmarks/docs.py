@@ -33,7 +33,6 @@ _COUNTED = (
     "public_without_example",
     "house_questions_under_a_minute",
     "blind_new_preferred",
-    "blind_facts_lost",
 )
 JUDGMENTS = ROOT / "docs" / "results" / "docs"
 
@@ -72,7 +71,6 @@ def judged() -> dict[str, Any]:
         "blind_pairs": len(compared),
         "blind_new_preferred": sum(majority),
         "blind_judgments_new": sum(pair["preferred"].count("new") for pair in compared),
-        "blind_facts_lost": 0,
         "judged_by": "one language model that knew the rules of style; no person judged or was timed",
     }
 

@@ -1,6 +1,7 @@
 """``vla-rl robot check``: the list before a robot moves, its exit code, and that nothing is sent."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,10 @@ def test_a_robot_that_is_ready(
         "state by position (no names from the policy)",
         "rtc",
         "1 reading of [",
-        "front 0 ms",
         "a person can stop it by hand",
     ):
         assert words in told
+    assert re.search(r"front \d+ ms", told), "however busy the machine is"
     assert sent == [], "a look is no command"
 
 

@@ -127,7 +127,7 @@ def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -
 
 
 class OtherDot(Dot):
-    """The same task under another name."""
+    """A second name for one task."""
 
 
 def test_an_object_plays_every_task_as_a_folder_does(place: SimpleNamespace) -> None:

@@ -46,7 +46,7 @@ BASES: dict[str, tuple[list[str], list[str]]] = {
 
 
 def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], rounds: int) -> dict[str, Any]:
-    """Run what is missing, at most so many rounds of each cell, and gather the cells.
+    """Run the missing rounds of each cell, at most ``rounds`` of them, and gather the cells.
 
     Args:
         out: Folder of results.

@@ -122,7 +122,11 @@ OUTPUT_PARAMETERS = (
     Parameter("output.{name}.topic", "", "Topic or action of output {name}; empty: the usual one of its type"),
     Parameter("output.{name}.joints", [], "Joints that output {name} commands; empty: all. Of a twist: six names"),
     Parameter(
-        "output.{name}.points", 1, "Trajectories: commands in a smooth curve, which ends so many periods later", 1, 10
+        "output.{name}.points",
+        1,
+        "Trajectories: number of control periods after which the smooth curve of commands ends",
+        1,
+        10,
     ),
     Parameter("output.{name}.frame", "", "Frame of a twist or a pose"),
     Parameter("output.{name}.tolerance", 0.0, "Gripper: smaller changes of the command are not sent", 0.0, 1000.0),

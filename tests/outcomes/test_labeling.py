@@ -87,7 +87,7 @@ def test_questions_wait_for_a_person(store: EpisodeStore, policy: Path) -> None:
     labeling = Labeling(store, policy, LabelConfig(answers=12))
     names = names_of(store)
     labeling.ask(labeling.first_questions(names), "hidden")
-    assert labeling.judge_rest(names).detector is None, "nobody has answered yet"
+    assert labeling.judge_rest(names).detector is None, "no question is answered yet"
     assert labeling.open_questions() == names
 
 

@@ -32,7 +32,7 @@ from vla_rl.policies.proxy.base import BaseChunks, keys_of
 logger = logging.getLogger(__name__)
 GOOD, BAD = 0.04, 0.15  # unexplained share of the variance: learning stops; nothing is imagined
 _CHECK_EVERY = 50  # gradient steps
-_FOLDS = 15  # one in so many episodes is held out
+_FOLDS = 15  # one episode in 15 is held out
 _MEASURED = 512  # largest number of held-out frames
 _AT_ONCE = 64  # frames per request
 _TIMED = 16  # frames that are asked for to know what the others will cost

@@ -30,6 +30,15 @@ _TICKS = 8  # random ticks without success of each labeled episode
 _AT_ONCE = 64  # observations in one forward pass
 
 
+class TooFewLabels(UserError):
+    """There are too few labeled episodes of one outcome to train a detector."""
+
+
+def outcome_of(success: bool | None, origin: Origin) -> bool | None:
+    """Return the outcome of an episode; None: unknown. A demonstration without outcome is a success."""
+    return True if success is None and origin is Origin.DEMO else success
+
+
 @dataclass(frozen=True, eq=False)
 class Track:
     """The features of an episode, and its outcome.
@@ -95,10 +104,8 @@ class PolicyFeatures:
         if not has_every_picture(episode):
             raise UserError(f"episode {episode.episode_id!r} has no picture at every step, so it cannot be judged")
         count = len(episode) + (episode.final_state is not None)
-        success = episode.success
-        if success is None and episode.origin is Origin.DEMO:
-            success = True
-        return Track(self.of([observation_at(episode, tick) for tick in range(count)]), success)
+        features = self.of([observation_at(episode, tick) for tick in range(count)])
+        return Track(features, outcome_of(episode.success, episode.origin))
 
 
 class SuccessDetector:
@@ -137,7 +144,7 @@ class SuccessDetector:
             UserError: If there are fewer than two successes or two failures, or the policy gives no features.
         """
         features = PolicyFeatures(Path(policy))
-        known = (each for each in episodes if each.success is not None or each.origin is Origin.DEMO)
+        known = (each for each in episodes if outcome_of(each.success, each.origin) is not None)
         return cls.fit_tracks([features.track(episode) for episode in known], features, seed)
 
     @classmethod
@@ -148,7 +155,7 @@ class SuccessDetector:
         known = [track for track in tracks if track.success is not None]
         counts = [sum(track.success is outcome for track in known) for outcome in (True, False)]
         if min(counts) < 2:
-            raise UserError(
+            raise TooFewLabels(
                 f"a detector needs two successes and two failures, and has {counts[0]} and {counts[1]}. "
                 "Label more episodes (vla-rl label)"
             )

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_rl.core.errors import UserError
 from vla_rl.core.progress import track
-from vla_rl.core.types import Origin
 from vla_rl.core.validation import check_ranges
 from vla_rl.data.store import EpisodeStore
 from vla_rl.outcomes.detector import Judgment, OutcomeDetector, window_at
-from vla_rl.outcomes.ensemble import PolicyFeatures, SuccessDetector, Track
+from vla_rl.outcomes.ensemble import PolicyFeatures, SuccessDetector, TooFewLabels, Track, outcome_of
 
 DETECTOR = "detector "
 """What the author of a detector's label begins with."""
@@ -123,13 +121,11 @@ class Labeling:
             name
             for name in every
             if not authors[name].startswith((DETECTOR, HIDDEN))
-            and (headers[name].success is not None or headers[name].origin is Origin.DEMO)
+            and outcome_of(headers[name].success, headers[name].origin) is not None
         ]
         try:
             detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._reader(), seed)
-        except UserError as error:
-            if "two successes and two failures" not in str(error):
-                raise
+        except TooFewLabels:
             return Labeled()
         open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
         open_names = {name for name in open_names if name not in known and not _is_audit(self.store, name)}
@@ -163,13 +159,10 @@ class Labeling:
         return self._features
 
     def _track(self, name: str) -> Track:
-        success = self.store.read_header(name).success
         if name not in self._tracks:
             self._tracks[name] = self._reader().track(self.store.read(name))
-        known = self._tracks[name]
-        if success is None and self.store.read_header(name).origin is Origin.DEMO:
-            success = True
-        return Track(known.features, success)
+        header = self.store.read_header(name)  # a label may have come since the features were computed
+        return Track(self._tracks[name].features, outcome_of(header.success, header.origin))
 
 
 def judge_all(store: EpisodeStore, detector: OutcomeDetector) -> Mapping[str, Judgment]:

@@ -78,11 +78,13 @@ class RoundLabels:
     def score(self, names: Sequence[str]) -> dict[str, float]:
         """Compare labels with the recorded outcomes, where there are any. Only for scoring."""
         said = [self._store.read_header(name).success for name in names]
+        by_detector = [self._labeling.labeler(name).startswith(DETECTOR) for name in names]
         true = [self._store.recording(name).values["success"] for name in names]
         pairs = [pair for pair in zip(said, true, strict=True) if pair[1] is not None]
         wrong = {called: [real is not called for label, real in pairs if label is called] for called in (True, False)}
         return {
-            "asked": float(sum(not self._labeling.labeler(name).startswith(DETECTOR) for name in names)),
+            # A question that still waits has the detector as its author, and no label.
+            "asked": float(sum(label is None or not own for label, own in zip(said, by_detector, strict=True))),
             "unknown": float(sum(label is None for label in said)),
             "false_success": float(np.mean(wrong[True])) if wrong[True] else 0.0,
             "false_failure": float(np.mean(wrong[False])) if wrong[False] else 0.0,

@@ -67,7 +67,7 @@ class ProxiedPolicy(TrainablePolicy):
 
     Args:
         config: Base policy and proxy.
-        spec: Interface of the robot; that of the base policy but for the name of the task.
+        spec: Interface of the robot. It equals the base policy's interface, except for the name of the task.
         statistics: Statistics of the training data.
 
     Attributes:

@@ -1,7 +1,8 @@
 """For all tests: one thread per process, since networks are tiny and the machine has other work; bytecode is kept; the
-videos of reports are small; processes that tests start have the default signals.
+videos of reports are small; processes that tests start have the default signals; the root logger is put back.
 """
 
+import logging
 import os
 import signal
 import sys
@@ -35,3 +36,13 @@ def small_videos() -> Iterator[None]:
         patch.setattr(media, "MAX_FRAMES", 4)
         patch.setattr(media, "CAMERA_PX", 32)
         yield
+
+
+@pytest.fixture(autouse=True)
+def root_logger() -> Iterator[None]:
+    """Put back the root logger after each test: lerobot's programs take its handlers and let every line through."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)

@@ -1,7 +1,6 @@
 """Fixtures for tests of lerobot's own programs."""
 
 import importlib
-import logging
 import runpy
 import signal
 import sys
@@ -18,9 +17,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder to work in, the plug-ins discoverable; afterwards the logger and the signals that lerobot takes over."""
-    folder, root = tmp_path_factory.mktemp("lerobot"), logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    """A folder to work in, the plug-ins discoverable; afterwards the signals that lerobot takes over."""
+    folder = tmp_path_factory.mktemp("lerobot")
     signals = {number: signal.getsignal(number) for number in SIGNALS}
     with pytest.MonkeyPatch.context() as patch:
         for name in PLUGINS:
@@ -34,8 +32,6 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.chdir(folder)
         yield folder
-    root.handlers[:] = handlers
-    root.setLevel(level)
     for number, handler in signals.items():
         signal.signal(number, handler)
 

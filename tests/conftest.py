@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, and for the processes that tests start
+os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's own 15, another process of tests starves its workers
 # Containers like to set it; each process that a test starts would then compile torch anew, which takes seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

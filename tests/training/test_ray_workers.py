@@ -91,7 +91,7 @@ def expected(tmp_path: Path) -> dict[tuple[str, str], str]:
     return contents(tmp_path / "here")
 
 
-def test_episodes_are_the_same_without_a_shared_disk_and_errors_come_back(
+def test_episodes_are_the_same_without_a_shared_disk_and_errors_and_deaths_come_back(
     tmp_path: Path, expected: dict[tuple[str, str], str]
 ) -> None:
     run = tmp_path / "run"
@@ -106,6 +106,9 @@ def test_episodes_are_the_same_without_a_shared_disk_and_errors_come_back(
         (run / "version_0" / "critic" / "gain").write_text("7.0")
         (job,) = pool.run([RolloutJob("again", run / "a", "a task", (0,), run / "version_0")])
         assert EpisodeStore(job.store).read("again").state[1, 0] == 14.0, "a policy that changed is sent again"
+        with pytest.raises(UserError, match="4 rollout workers of the cluster died in a row"):
+            list(pool.run([RolloutJob("bomb", run / "a", "a task", (1,), None)]))
+    assert contents(run) == {**expected, ("a", "again"): EpisodeStore(job.store).read_header("again").digest}
 
 
 def test_killed_workers_cost_what_they_were_playing(tmp_path: Path, expected: dict[tuple[str, str], str]) -> None:
@@ -130,13 +133,3 @@ def test_killed_workers_cost_what_they_were_playing(tmp_path: Path, expected: di
         (_,) = pool.run([RolloutJob("late", tmp_path / "late", "a task", (0,), None)])
     assert sorted(done) == sorted(set(done)), "no episode twice"
     assert contents(run) == expected
-
-
-def test_what_kills_every_worker_ends_the_run_and_nothing_else_is_lost(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with RayRolloutPool(functools.partial(Player, str(run)), workers=1, address="local") as pool:
-        jobs = [RolloutJob(f"e{number}", run / "a", "a task", (number,), None) for number in range(6)]
-        assert len(list(pool.run(jobs))) == 6
-        with pytest.raises(UserError, match="4 rollout workers of the cluster died in a row"):
-            list(pool.run([RolloutJob("bomb", run / "a", "a task", (1,), None)]))
-    assert len(EpisodeStore(run / "a")) == 6

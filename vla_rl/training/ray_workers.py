@@ -4,6 +4,7 @@ and episodes travel through Ray's object store.
 
 import hashlib
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -13,8 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
-
-import torch
 
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Episode
@@ -228,7 +227,7 @@ class _Actor:
     """
 
     def __init__(self, path: list[str]) -> None:
-        torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"  # torch is imported with the first worker
         sys.path.extend(entry for entry in path if entry not in sys.path)
         self._worker: RolloutWorker | None = None
         self._temporary = tempfile.TemporaryDirectory(prefix="vla-rl-worker-")

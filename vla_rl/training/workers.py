@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
 
-import torch
-
 from vla_rl.core.errors import UserError
 from vla_rl.core.processes import belong_to_parent, end_processes, starting_children
 
@@ -190,6 +188,8 @@ _worker: RolloutWorker | Exception | None = None
 
 
 def _start_worker(build: Callable[[], RolloutWorker]) -> None:
+    import torch  # a process that only names jobs starts without it
+
     belong_to_parent()
     signal.signal(signal.SIGTERM, _end_worker)
     torch.set_num_threads(1)  # the learner and the other workers have the other cores

@@ -2,12 +2,13 @@
 the controllers' states; and the heartbeat that a watchdog in hardware listens to.
 """
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.fakes.ros2_rig import RMWS
-from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from tests.fakes.ros2_scripts import begin_on_each
 
 SCRIPT = """
 import json, threading, time
@@ -97,9 +98,14 @@ rig.end()
 """
 
 
+@pytest.fixture(scope="module")
+def begun() -> dict[str, Future[Any]]:
+    return begin_on_each(SCRIPT)
+
+
 @pytest.fixture(scope="module", params=RMWS)
-def said(request: pytest.FixtureRequest) -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(request.param))
+def said(begun: dict[str, Future[Any]], request: pytest.FixtureRequest) -> Any:
+    return begun[request.param].result()
 
 
 pytestmark = pytest.mark.slow  # test_node_refuses runs the same modules

@@ -2,6 +2,7 @@
 topics.
 """
 
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from robot_io.ros2.joint_publishers import JointPublishers
 from tests.fakes.ros2_rig import RMWS
-from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from tests.fakes.ros2_scripts import begin_on_each
 
 
 class Graph:
@@ -143,9 +144,14 @@ rig.end()
 """
 
 
+@pytest.fixture(scope="module")
+def begun() -> dict[str, Future[Any]]:
+    return begin_on_each(SCRIPT)
+
+
 @pytest.fixture(scope="module", params=RMWS)
-def said(request: pytest.FixtureRequest) -> Any:
-    return said_by(SCRIPT, environment=ros_or_skip(request.param))
+def said(begun: dict[str, Future[Any]], request: pytest.FixtureRequest) -> Any:
+    return begun[request.param].result()
 
 
 @pytest.mark.slow

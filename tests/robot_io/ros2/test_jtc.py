@@ -4,7 +4,7 @@ Quoted is ros2_controllers' joint_trajectory_controller/doc and the descriptions
 """
 
 from collections.abc import Sequence
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from benchmarks.jtc import EXAMPLE, WAYS, judge, measure
 from tests.fakes.jtc import JointTrajectoryController, Point, Settings
 from tests.fakes.ros2_control import build, scripts
 from tests.fakes.ros2_rig import run_with_ros
-from tests.fakes.ros2_scripts import ros_or_skip
+from tests.fakes.ros2_scripts import ros_or_skip, side_by_side
 from vla_rl.core.errors import UserError
 
 HZ = 100.0
@@ -146,19 +146,22 @@ def test_a_robot_that_does_not_arrive_in_goal_time_is_held() -> None:
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
-    environment = ros_or_skip()
+def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Any]]:
     try:
-        return build(tmp_path_factory.mktemp("controllers"), environment), environment
+        program = build(tmp_path_factory.mktemp("controllers"), ros_or_skip())
     except UserError as missing:
         pytest.skip(str(missing))
+    module = "tests.fakes.ros2_control"
+    return {
+        name: side_by_side.submit(run_with_ros, module, [str(program), name], ros_or_skip(), 120.0)
+        for name in scripts()
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", scripts())
-def test_it_commands_what_the_real_controller_commands(real: tuple[Path, dict[str, str]], name: str) -> None:
-    program, environment = real
-    told = np.array(run_with_ros("tests.fakes.ros2_control", [str(program), name], environment, 120.0), np.float64)
+def test_it_commands_what_the_real_controller_commands(real: dict[str, Future[Any]], name: str) -> None:
+    told = np.array(real[name].result(), np.float64)
     heard = ~np.isnan(told).any(axis=1)
     assert heard.mean() > 0.95
     emulated = scripts()[name].run_emulated()

@@ -2,7 +2,7 @@
 policy that chooses among moved draws.
 """
 
-from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from tests.fakes.ros2_scripts import begin, ros_or_skip
 from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
@@ -88,8 +88,24 @@ with make_rig(config) as rig:
 """
 
 
-def test_a_node_that_stood_still_does_not_move_on_by_itself(tmp_path: Path) -> None:
-    said = said_by(STOPPED, "3.0", str(tmp_path), environment=ros_or_skip())
+Begun = dict[str, tuple[Future[Any], Path]]  # a script and its folder
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    stopped, headed, chooses = (tmp_path_factory.mktemp("node") for _ in range(3))
+    environment = ros_or_skip()
+    started: Begun = {"stopped": (begin(STOPPED, "3.0", str(stopped), environment=environment), stopped)}
+    headed_policy(headed / "policy")
+    choosing_policy(chooses / "policy")
+    for name, folder, *overrides in (("a2c2", headed), ("chooses", chooses, "execution.strategy=naive")):
+        arguments = [str(folder), str(folder / "policy"), *overrides]
+        started[name] = begin(MARKED, *map(str, arguments), environment=ros_or_skip()), folder
+    return started
+
+
+def test_a_node_that_stood_still_does_not_move_on_by_itself(begun: Begun) -> None:
+    said = begun["stopped"][0].result()
     assert said["moving before"] > 0.0
     assert said["moved after"] <= 1e-6, "it stays at the last command"
     assert said["commands after"] <= 3
@@ -153,18 +169,11 @@ def choosing_policy(folder: Path) -> None:
     model.save(folder, {"policy_version": 0})
 
 
-@pytest.mark.parametrize(
-    ("make", "overrides"),
-    [(headed_policy, []), (choosing_policy, ["execution.strategy=naive"])],
-    ids=["a2c2", "chooses"],
-)
-def test_a_policy_with_a_residual_head_or_a_critic_acts_over_topics(
-    make: Callable[[Path], None], overrides: list[str], tmp_path: Path
-) -> None:
-    make(tmp_path / "policy")
-    said = said_by(MARKED, str(tmp_path), str(tmp_path / "policy"), *overrides, environment=ros_or_skip())
-    assert "stopped" not in said["why"], said
-    store = EpisodeStore(tmp_path / "episodes")
+@pytest.mark.parametrize("name", ["a2c2", "chooses"])
+def test_a_policy_with_a_residual_head_or_a_critic_acts_over_topics(begun: Begun, name: str) -> None:
+    done, folder = begun[name]
+    assert "stopped" not in done.result()["why"], done.result()
+    store = EpisodeStore(folder / "episodes")
     episode = store.read(store.ids()[0]).validate()
     acted = episode.source == Source.POLICY
     assert acted.sum() > 20

@@ -2,12 +2,13 @@
 dead; a stop that outlives a new configuration; two leader arms at once.
 """
 
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from tests.fakes.ros2_rig import RMWS
-from tests.fakes.ros2_scripts import ros_or_skip, said_by
+from tests.fakes.ros2_scripts import begin, begin_on_each, ros_or_skip
 
 pytestmark = pytest.mark.slow  # test_node_refuses runs the same modules
 
@@ -138,8 +139,14 @@ LATE_MS = 500.0  # of a busy machine
 
 
 @pytest.fixture(scope="module")
-def pressed() -> Any:
-    return said_by(PRESSED, environment=ros_or_skip())
+def begun() -> dict[str, Future[Any]]:
+    single = {"pressed": PRESSED, "anew": ANEW}
+    return begin_on_each(KILLED) | {name: begin(script, environment=ros_or_skip()) for name, script in single.items()}
+
+
+@pytest.fixture(scope="module")
+def pressed(begun: dict[str, Future[Any]]) -> Any:
+    return begun["pressed"].result()
 
 
 def test_an_emergency_stop_that_was_pressed_before_the_node_came_counts(pressed: dict[str, Any]) -> None:
@@ -177,15 +184,15 @@ def test_a_press_of_a_moment_stops_until_a_person_has_looked(pressed: dict[str, 
 
 
 @pytest.mark.parametrize("rmw", RMWS)
-def test_a_dead_emergency_stop_stops_the_robot_as_soon_as_declared(rmw: str) -> None:
-    said = said_by(KILLED, environment=ros_or_skip(rmw))
+def test_a_dead_emergency_stop_stops_the_robot_as_soon_as_declared(begun: dict[str, Future[Any]], rmw: str) -> None:
+    said = begun[rmw].result()
     assert said["latched"]
     assert said["after_ms"] <= 500.0 + 100.0 + 100.0 + LATE_MS
     assert "silent for more than 500 ms" in said["why"]
 
 
-def test_a_stop_outlives_a_new_configuration_and_two_leaders_are_one_too_many() -> None:
-    said = said_by(ANEW, environment=ros_or_skip())
+def test_a_stop_outlives_a_new_configuration_and_two_leaders_are_one_too_many(begun: dict[str, Future[Any]]) -> None:
+    said = begun["anew"].result()
     assert said["estop"][0]
     assert not said["acts"]
     assert "~/estop was called" in said["why"]

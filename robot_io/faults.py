@@ -6,6 +6,7 @@ One table for ``vla-rl rollout --inject`` and for the campaign over topics (``py
 """
 
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from robot_io import disturbances as disturb
-from robot_io.disturbances import Disturbance
+from robot_io.disturbances import Changes, Disturbance
 from robot_io.joint_monitor import FOLLOWING_SHARE, TRAVEL_SHARE
 from robot_io.limits import RobotLimits, rest_tolerance
 from vla_rl.core.errors import UserError, did_you_mean
@@ -82,7 +83,7 @@ class Fault:
         what: is disturbed.
         detector: What notices it.
         declared_ms: from the fault to the latched stop, by the settings; see docs/ros2.md.
-        disturbance: how the sensors are disturbed, if they are.
+        changes: how the sensors are disturbed, if they are.
         shows: from when on the time counts.
         at_start: it is there when an attempt begins, which has to be refused.
         tolerated: the robot may go on, as long as it never moves on old readings.
@@ -93,11 +94,15 @@ class Fault:
     what: str
     detector: Detector
     declared_ms: Callable[[Settings], float]
-    disturbance: type[Disturbance] = Disturbance
+    changes: Changes = disturb.UNCHANGED
     shows: Onset = Onset.AT_ONCE
     at_start: bool = False
     tolerated: bool = False
     motion_only: bool = False
+
+    def disturbance(self, randomly: random.Random, limits: RobotLimits) -> Disturbance:
+        """Return what disturbs the sensors."""
+        return Disturbance(randomly, limits, self.changes)
 
 
 def _silent_ms(settings: Settings) -> float:
@@ -151,29 +156,29 @@ _A, _F, _B, _E, _S, _P, _T = Detector
 FAULTS = {
     fault.name: fault
     for fault in (
-        Fault("camera_silent", "a camera gives no pictures any more", _A, _silent_ms, disturb.CameraSilent),
-        Fault("camera_frozen", "the cameras repeat a picture", _F, _silent_ms, disturb.CameraFrozen, Onset.REPEATED),
-        Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, disturb.PicturesEmpty),
-        Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, disturb.PicturesTiny),
-        Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, disturb.PicturesCut),
-        Fault("joints_silent", "the joint states fall silent", _A, _silent_ms, disturb.JointsSilent),
-        Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NotFinite),
-        Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DriverSilent),
-        Fault("robot_gone", "all streams fall silent at once", _T, _silent_ms, disturb.AllSilent),
-        Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JointsFrozen, Onset.TRAVEL),
-        Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JointFrozen, Onset.TRAVEL),
-        Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.Off, Onset.DISTANCE),
-        Fault("joint_beyond", "a joint reads a place outside its limits", _B, _beyond_ms, disturb.Beyond),
-        Fault("effort", "a joint pushes too hard", _E, _effort_ms, disturb.Effort),
-        Fault("start_far", "one reading at the start is off by 1e6", _S, _one_tick_ms, disturb.FarStart, at_start=True),
-        Fault("start_off", "one reading at the start is off by 0.6", _S, _one_tick_ms, disturb.OffStart, at_start=True),
+        Fault("camera_silent", "a camera gives no pictures any more", _A, _silent_ms, disturb.CAMERA_SILENT),
+        Fault("camera_frozen", "the cameras repeat a picture", _F, _silent_ms, disturb.CAMERA_FROZEN, Onset.REPEATED),
+        Fault("pictures_empty", "pictures of 0 x 0", _F, _silent_ms, disturb.PICTURES_EMPTY),
+        Fault("pictures_tiny", "pictures of 1 x 1", _F, _silent_ms, disturb.PICTURES_TINY),
+        Fault("pictures_cut", "pictures of another shape", _F, _silent_ms, disturb.PICTURES_CUT),
+        Fault("joints_silent", "the joint states fall silent", _A, _silent_ms, disturb.JOINTS_SILENT),
+        Fault("joints_nan", "a joint reads NaN", _F, _silent_ms, disturb.NOT_FINITE),
+        Fault("driver_silent", "the driver of one joint falls silent", _T, _silent_ms, disturb.DRIVER_SILENT),
+        Fault("robot_gone", "all streams fall silent at once", _T, _silent_ms, disturb.ALL_SILENT),
+        Fault("joints_frozen", "all joints repeat their reading", _B, _frozen_ms, disturb.JOINTS_FROZEN, Onset.TRAVEL),
+        Fault("joint_frozen", "one joint repeats its reading", _B, _frozen_ms, disturb.JOINT_FROZEN, Onset.TRAVEL),
+        Fault("following_error", "a joint is not where its command is", _B, _following_ms, disturb.OFF, Onset.DISTANCE),
+        Fault("joint_beyond", "a joint reads a place outside its limits", _B, _beyond_ms, disturb.BEYOND),
+        Fault("effort", "a joint pushes too hard", _E, _effort_ms, disturb.EFFORT),
+        Fault("start_far", "one reading at the start is off by 1e6", _S, _one_tick_ms, disturb.FAR, at_start=True),
+        Fault("start_off", "one reading at the start is off by 0.6", _S, _one_tick_ms, disturb.NEAR, at_start=True),
         Fault("policy_nan", "the policy plans NaN", _P, _stop_ms, shows=Onset.HELD),
         Fault("policy_silent", "the policy answers no more", _P, _chunk_ms),
         Fault("policy_killed", "the inference process is killed", _T, _chunk_ms),
         Fault("policy_hangs", "the inference process stands still (SIGSTOP)", _T, _chunk_ms),
-        Fault("stamps_future", "stamps lie 10 s in the future", _T, _silent_ms, disturb.FutureStamps),
-        Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.ClockJump),
-        Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.ClockSilent),
+        Fault("stamps_future", "stamps lie 10 s in the future", _T, _silent_ms, disturb.FUTURE_STAMPS),
+        Fault("clock_jump", "the clock jumps by 3 s, forwards or back", _T, _silent_ms, disturb.CLOCK_JUMP),
+        Fault("clock_silent", "/clock falls silent", _T, _clock_ms, disturb.CLOCK_SILENT),
         Fault("node_paused", "the node stands still (SIGSTOP) and goes on", _T, _stop_ms, motion_only=True),
         Fault("rival", "another node publishes on the command topic", _T, _discovered_ms),
         Fault("twin", "a second node of the same name", _T, _discovered_ms),
@@ -185,8 +190,8 @@ FAULTS = {
         Fault("controller_idle", "a watched controller is not active any more", _T, _checked_ms),
         Fault("manager_gone", "the controller manager is gone", _T, _checked_ms),
         Fault("start_twice", "a start during an attempt, then its success", _T, _noticed_ms),
-        Fault("loss_30", "30 % of the messages are lost", _T, _age_ms, disturb.Loss30, tolerated=True),
-        Fault("loss_70", "70 % of the messages are lost", _T, _age_ms, disturb.Loss70, tolerated=True),
+        Fault("loss_30", "30 % of the messages are lost", _T, _age_ms, disturb.LOSS_30, tolerated=True),
+        Fault("loss_70", "70 % of the messages are lost", _T, _age_ms, disturb.LOSS_70, tolerated=True),
     )
 }
 
@@ -225,7 +230,7 @@ def sensor_fault(name: str) -> Fault:
     Raises:
         UserError: for another name.
     """
-    known = {fault.name: fault for fault in FAULTS.values() if fault.disturbance is not Disturbance}
+    known = {fault.name: fault for fault in FAULTS.values() if fault.changes is not disturb.UNCHANGED}
     if name not in known:
         raise UserError(f"there is no fault of sensors {name!r}.{did_you_mean(name, known)}")
     return known[name]

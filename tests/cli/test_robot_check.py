@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from robot_io.disturbances import CameraSilent
+from robot_io.faults import FAULTS
 from robot_io.mock_robot import MockRobot
 from vla_rl.acting.robot_check import check_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, find
@@ -109,7 +109,7 @@ def silent(request: RobotRequest) -> RobotSetup:
         reset(seed)
         robot.disturbance = None
         robot.read()
-        robot.disturbance = CameraSilent(random.Random(seed), setup.gate.config)
+        robot.disturbance = FAULTS["camera_silent"].disturbance(random.Random(seed), setup.gate.config)
         robot._staleness.captured_ns["front"] -= 10**9
 
     robot.reset = reset_to_old

@@ -19,7 +19,8 @@ from benchmarks.cells import Cells
 from benchmarks.ladder import TrueDynamics
 from benchmarks.runs import Cell
 from benchmarks.statistics import bootstrap_interval
-from vla_rl.algorithms.imagined_edit import ACTION_STD, ImaginedEdit, Starts, World
+from vla_rl.algorithms.imagined_edit import ImaginedEdit
+from vla_rl.algorithms.model_rollouts import ACTION_STD, Starts, World
 from vla_rl.algorithms.sampling import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.training.practice import learner_of_run

@@ -220,7 +220,7 @@ def _speed(folder: Path) -> dict[str, float]:
     """
     import torch
 
-    from vla_rl.algorithms.imagined_edit import BranchConfig, Starts, World, imagine
+    from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, imagine
     from vla_rl.critics.outcome import OutcomeValue
     from vla_rl.policies.base import draw_from_flat, example_row
     from vla_rl.policies.folders import load_model

@@ -25,7 +25,8 @@ from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.acting.task import open_robot
 from vla_rl.algorithms.actor import autocast
-from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning, World
+from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning
+from vla_rl.algorithms.model_rollouts import World
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.policies.base import example_row, flat_features

@@ -22,13 +22,18 @@ from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import create_run, run_practice
 from vla_rl.training.rounds import PracticeRun
 
+try:
+    from vla_rl.algorithms import model_rollouts as rollouts
+except ImportError:  # the older checkout
+    from vla_rl.algorithms import imagined_edit as rollouts  # type: ignore[no-redef]
+
 _ONE_CORE = ("budget.rounds=1", "workers=0", "torch_threads=1")
 _PARTS = (
     (ChunkCriticLearner, "distill"),
     (imagined_edit, "fit_dynamics"),
     (imagined_edit, "fit_outcome_value"),
-    (imagined_edit, "imagine"),
-    (imagined_edit.ppo, "update"),
+    (rollouts, "imagine"),
+    (rollouts.ppo, "update"),
     (ChunkCriticLearner, "every_row"),
     (ChunkCriticLearner, "fit_critic"),
 )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from benchmarks.branch_values import CHUNKS, _agreement, _branch, _play_on, keys, table
-from vla_rl.algorithms.imagined_edit import Starts, World
+from vla_rl.algorithms.model_rollouts import Starts, World
 
 
 def counting(value_of_success: float = 0.5) -> World:

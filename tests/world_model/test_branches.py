@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vla_rl.algorithms.imagined_edit import BranchConfig, Starts, World, imagine, improve
+from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, imagine, improve
 from vla_rl.core.errors import ConfigError
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 

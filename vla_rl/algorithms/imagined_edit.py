@@ -4,8 +4,8 @@ The data are the robot's own episodes and their outcomes. No person and no rewar
 
     1. distill   pi imitates demonstrations and its own successes       `chunk_critic.ChunkCriticLearner.distill`
     2. fit       z' = f_m(z, a_1:C) and V(z, t), in the features of pi  `ImaginedEdit.fit_world`
-    3. roll out  a few chunks of pi + Normal(mu, sigma^2), from real z  `imagine`
-    4. improve   PPO moves mu to where V rises along the rollouts       `improve`
+    3. roll out  a few chunks of pi + Normal(mu, sigma^2), from real z  `model_rollouts.imagine`
+    4. improve   PPO moves mu to where V rises along the rollouts       `model_rollouts.improve`
     5. choose    Q scores N chunks of pi + mu, and the best one acts    `chunk_critic.ChunkCriticLearner.fit_critic`
 
 z are the features of the policy's frozen encoder at one observation, and t is the tick. a_1:C are the C actions of a
@@ -21,13 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl import ppo
 from vla_rl.algorithms.actor import ActorConfig, autocast
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, ChunkCriticLearning
+from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, improve
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.progress import track
-from vla_rl.core.validation import check_ranges
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
@@ -47,43 +45,11 @@ if TYPE_CHECKING:
     from vla_rl.data.cache import CachedEpisode, FrameCache
 
 logger = logging.getLogger(__name__)
-ACTION_STD = 0.15  # sigma, standard deviation of the offsets that rollouts try, in normalized action units
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
 _CHECKED_CHUNKS = 512  # least number of chunks that the check compares, where there are so many
 _CHECK_STEPS = 300  # gradient steps of the dynamics of the check
 _HELD_OUT = 5  # one in so many of the older episodes measures the usual error, where there are enough
 _CHECK_EPISODES = 20  # least number of older episodes, and of held-out ones where there are enough
-
-
-@dataclass(frozen=True)
-class BranchConfig:
-    """Rollouts, and the improvement of the residual on them.
-
-    Attributes:
-        updates: PPO updates of the residual per round. Each has new rollouts.
-        branches: Rollouts per update.
-        chunks: Chunks per rollout.
-        kl_coef: Weight of the KL divergence from the policy without residual, in nats per chunk.
-        pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
-            data correct them there. Otherwise the network that has not trained on the episode of its start does.
-        ood_ratio: Out-of-distribution limit. Dynamics that have not seen the newest chunks predict them and older
-            unseen ones. The residual is not trained if the unexplained variance is more than so many times as high on
-            the newest. 0: no check.
-    """
-
-    updates: int = 40
-    branches: int = 512
-    chunks: int = 3
-    kl_coef: float = 0.03
-    pessimistic: bool = False
-    ood_ratio: float = 1.3
-
-    def __post_init__(self) -> None:
-        check_ranges(self, "branches", updates=">= 1", branches=">= 1", chunks=">= 1", kl_coef=">= 0")
-        if self.ood_ratio and not 1 < self.ood_ratio < float("inf"):
-            raise ConfigError(
-                f"branches: ood_ratio is {self.ood_ratio}; expected more than 1 (times what is usual), or 0: never"
-            )
 
 
 @dataclass(frozen=True)
@@ -113,44 +79,6 @@ class ImaginedEditLearning(ChunkCriticLearning):
             raise ConfigError(
                 "learning.critic.members is 1; branches are valued by members that have not seen their ends"
             )
-
-
-class Starts(NamedTuple):
-    """Real steps at which rollouts begin, N of them.
-
-    Attributes:
-        features: [N, F], z.
-        tick: float [N], t, steps since the episode began.
-        fold: int64 [N], of the episode: the network of V that has not trained on this fold values the rollout.
-    """
-
-    features: Tensor
-    tick: Tensor
-    fold: Tensor
-
-
-@dataclass(frozen=True)
-class World:
-    """The model that rollouts run in, as functions of B rows.
-
-    Attributes:
-        draw: Features [B, F] -> the policy's chunks [B, C, A], raw units.
-        step: Features [B, F], chunks [B, C, A] in raw units and member int64 [B] -> features after them, probability of
-            success [B].
-        value: Features [B, F], tick [B] and fold int64 [B] -> V, the discounted probability of success [B].
-        members: M, number of dynamics.
-        chunk_ticks: C.
-        last_tick: Time limit. An episode that reaches it has failed.
-        discount: gamma of a tick.
-    """
-
-    draw: Callable[[Tensor], Tensor]
-    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-    value: Callable[[Tensor, Tensor, Tensor], Tensor]
-    members: int
-    chunk_ticks: int
-    last_tick: int
-    discount: float = 1.0
 
 
 class FittedWorld(NamedTuple):
@@ -355,88 +283,3 @@ class ImaginedEdit(ChunkCriticLearner):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
         self.residual.load_state_dict(state["edit"])
-
-
-# Step 3: roll out.
-
-
-@torch.no_grad()
-def imagine(
-    residual: Residual, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
-) -> tuple[ppo.Tried, float]:
-    """Roll the model out for a few chunks from real steps drawn at random, each rollout with one member m.
-
-        a_1:C = pi(z, noise) + delta,   delta ~ Normal(mu(z, t, a_1, a_C), sigma^2),   z' ~ f_m(z, a_1:C)
-
-    A rollout ends in success with p_success after each chunk (V = 1), and in failure at the time limit (V = 0). The
-    advantage is the generalized advantage estimate (arXiv 1506.02438) of the rise of V, with lambda = `ppo.GAE_LAMBDA`:
-
-        r_i = gamma^C V(z_i+1, t_i+1) - V(z_i, t_i),   A_i = r_i + gamma^C lambda A_i+1
-
-    Returns:
-        The chunks with their advantages, and the mean rise of V from the start to the end of a rollout.
-    """
-
-    def randn(like: Tensor) -> Tensor:
-        return torch.randn(like.shape, generator=generator).to(like)
-
-    chosen = torch.randint(len(starts.tick), (config.branches,), generator=generator)
-    features, tick, fold = (part[chosen] for part in starts)
-    member = torch.randint(world.members, (config.branches,), generator=generator).to(fold)
-    value = world.value(features, tick, fold)
-    first, alive = value, torch.ones_like(tick, dtype=torch.bool)
-    rows, offsets, means, rises, lived = [], [], [], [], []
-    discount = world.discount**world.chunk_ticks
-    for _ in range(config.chunks):
-        chunk = world.draw(features)
-        rows.append(residual.rows(features, tick, chunk))
-        means.append(residual(rows[-1]))
-        offsets.append(means[-1] + ACTION_STD * randn(means[-1]) * residual.moved)
-        chunk = chunk + residual.raw(offsets[-1])[:, None]
-        lived.append(alive)
-        features, success = world.step(features, chunk, member)
-        won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
-        tick = tick + world.chunk_ticks
-        late = tick >= world.last_tick
-        later = torch.where(late, 0.0, world.value(features, tick, fold))
-        later = torch.where(alive, torch.where(won, 1.0, later), value)
-        rises.append(torch.where(alive, discount, 1.0) * later - value)
-        value, alive = later, alive & ~won & ~late
-    advantage, carried = [], torch.zeros_like(value)
-    for rise in reversed(rises):
-        carried = rise + discount * ppo.GAE_LAMBDA * carried
-        advantage.append(carried)
-    kept = torch.cat(lived)
-    tried = ppo.Tried(*(torch.cat(parts)[kept] for parts in (rows, offsets, means, advantage[::-1])))
-    return tried, float((value - first).mean())
-
-
-# Step 4: improve.
-
-
-def improve(
-    residual: Residual, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
-) -> dict[str, float]:
-    """Train the residual in place by PPO (arXiv 1707.06347), with new rollouts for each update.
-
-        max over mu of E[min(rho A, clip(rho) A)] - d KL(Normal(mu, sigma^2) | Normal(0, sigma^2)),   d = kl_coef
-
-    Args:
-        residual: mu, where it begins.
-        world: The model.
-        starts: At least one.
-        config: See `BranchConfig`.
-        generator: CPU generator of all randomness.
-
-    Returns:
-        ``gain``, the rise of V along the rollouts of the last update. ``size``, the root mean square of mu.
-        ``divergence`` of the last update, in nats per chunk.
-    """
-    optimizer = torch.optim.Adam(residual.parameters(), ppo.LEARNING_RATE, fused=True)
-    found: dict[str, float] = {}
-    for _ in track(range(config.updates), "imagined edit", "update"):
-        tried, gain = imagine(residual, world, starts, config, generator)
-        logs = ppo.update(residual, optimizer, tried, ACTION_STD, generator, config.kl_coef)
-        size = float(tried.mean.square().mean().sqrt())
-        found = {"gain": gain, "size": size, "divergence": logs["divergence"]}
-    return found

@@ -18,9 +18,8 @@ _OURS = {
     "Handover": "handover",
     "PickPlace": "pick_place",
 }
-_ALOHA = ("AlohaTransferCube", "AlohaInsertion")
 TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
-"""Ids of our own tasks. The adapted benchmarks are registered too: `META_WORLD_TASKS` and `vla_rl/Aloha...-v0`."""
+"""Ids of our own tasks. Meta-World's are registered too: `META_WORLD_TASKS`."""
 
 COLOR_TASKS = {f"vla_rl/Pick{color.capitalize()}-v0": color for color in ("red", "yellow", "violet")}
 """Ids of one scene's three tasks, which differ only in the sentence, and the color that each asks for."""
@@ -31,7 +30,6 @@ META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
 
 _ENTRY_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"vla_rl/{name}-v0": (f"sim.tasks.{module}:{name}Env", {}) for name, module in _OURS.items()},
-    **{f"vla_rl/{name}-v0": (f"sim.adapters.aloha:{name}Env", {}) for name in _ALOHA},
     **{name: ("sim.tasks.pick_color:PickColorEnv", {"color": color}) for name, color in COLOR_TASKS.items()},
     **{name: ("sim.adapters.metaworld:MetaWorldEnv", {"native_name": of}) for name, of in META_WORLD_TASKS.items()},
 }  # id -> where its class is, and its arguments

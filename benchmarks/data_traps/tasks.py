@@ -308,7 +308,7 @@ def _foreign_units(folder: Path) -> str:
 
 @trap(CHECK, "gym-aloha with targets that jump at every step, until its simulation diverges")
 def _diverging(_: Path) -> str:
-    env: Any = make_env(TaskConfig(env="vla_rl/AlohaTransferCube-v0", image_size=32))
+    env: Any = make_env(TaskConfig(env="vla_rl_benchmarks.aloha_tasks:TransferCube", image_size=32))
     env.unwrapped.drawing = False
     rng, space = np.random.default_rng(0), env.observation_space["agent_pos"]
     env.reset(seed=0)

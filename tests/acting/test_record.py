@@ -64,7 +64,7 @@ def test_an_expert_is_recorded_and_numbers_go_on(tmp_path: Path) -> None:
         (["vla_rl/PickPlace-v0", "--robot", "mock"], "name either a task or --robot NAME"),
         (["vla_rl/PickPlace-v0", "--episodes", "0"], "--episodes is 0"),
         (["--robot", f"{HERE}:unattended"], "has no teleoperator: name it"),
-        (["vla_rl/AlohaInsertion-v0"], "task.demonstrations=PATH"),
+        (["tests.execution.toys:ReachEnv"], "task.demonstrations=PATH"),
         (["vla_rl/PickPlace-v0", "--with", "keyboard"], "needs a terminal"),
         (["vla_rl/PickPlace-v0", "--with", "spacemose"], "no takeover source 'spacemose'"),
         (["vla_rl/PickPlace-v0", "task.difficulty=2"], "difficulty is 2"),

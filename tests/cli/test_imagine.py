@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_only_near_successes_need_an_expert(tmp_path: Path) -> None:
-    without, store = TaskConfig(env="vla_rl/AlohaInsertion-v0"), EpisodeStore(tmp_path)
+    without, store = TaskConfig(env="tests.execution.toys:ReachEnv"), EpisodeStore(tmp_path)
     with pytest.raises(UserError, match="no expert"):
         collect_near_success(without, GateConfig(), store, 1, 0)
     collect_near_success(without, GateConfig(), store, 0, 0)

@@ -205,3 +205,13 @@ def test_a_known_task_that_is_not_installed_names_the_command(monkeypatch):
     monkeypatch.setattr("vla_rl.acting.task_names.names", lambda group: ())
     with pytest.raises(ConfigError, match=r"not installed: uv pip install -e 'examples/benchmarks\[ogbench\]'"):
         find_task("ogbench/CubeSingle-v0")
+
+
+def test_gym_alohas_rest_action_is_the_last_target():
+    with opened(f"{PACKAGE}.aloha_tasks:TransferCube") as env:
+        env.unwrapped.drawing = False
+        posture = env.reset(seed=0)[0]["agent_pos"]
+        np.testing.assert_array_equal(env.unwrapped.rest_action(posture), posture)
+        target = posture + np.float32(0.01)
+        env.step(target)
+        np.testing.assert_allclose(env.unwrapped.rest_action(posture), target, atol=1e-6)

@@ -19,7 +19,6 @@ from vla_rl.core.errors import ConfigError, did_you_mean
 from vla_rl.core.registry import find, names
 
 _OURS = "uv pip install -e 'examples/benchmarks[{extra}]'"
-_ADAPTED = "pip install 'vla-rl[benchmarks]'"
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ SUITES = (
     ),
     Suite("ogbench", ("ogbench/CubeSingle-v0", "ogbench/CubeDouble-v0"), _OURS.format(extra="ogbench")),
     Suite("gym_aloha", ("aloha/TransferCube-v0", "aloha/Insertion-v0"), _OURS.format(extra="aloha")),
-    Suite("gym_aloha", ("vla_rl/Aloha*",), _ADAPTED),
-    Suite("metaworld", ("vla_rl/MetaWorld*",), _ADAPTED),
+    Suite("metaworld", ("vla_rl/MetaWorld*",), "pip install 'vla-rl[benchmarks]'"),
 )
 """The known benchmarks, installed or not; ``docs/known_benchmarks.md`` describes them."""
 _CONVENTION = re.compile(r"gym(nasium)?_\w+")  # how packages of environments are named

@@ -1,4 +1,4 @@
-"""gym-aloha's two tasks with ACT's limit of 400 steps and experts; `sim.adapters.aloha` has the environments.
+"""gym-aloha's two tasks with ACT's limit of 400 steps and experts; `aloha_env` has the environments.
 
 ACT's experts (arXiv 2304.13705) move the hands of another scene by springs. Their recorded joint angles fail as
 targets: a servo needs a target ahead of where the joint should be. These experts solve for the joints of the same
@@ -13,8 +13,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.adapters.aloha import AlohaEnv, AlohaInsertionEnv, AlohaTransferCubeEnv
 from sim.experts.base import CorrelatedNoise, expert_rng
+from vla_rl_benchmarks.aloha_env import AlohaEnv, AlohaInsertionEnv, AlohaTransferCubeEnv
 
 Vector = NDArray[np.float64]
 _GRIP_M = 0.135  # from the origin of the gripper to the point between its fingertips

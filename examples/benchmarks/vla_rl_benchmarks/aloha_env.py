@@ -1,8 +1,8 @@
 """gym-aloha behind our interface, without its three 480 x 640 pictures per step.
 
 Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 joints in radians, and of 2 grippers from
-0 to 1. The benchmark brings no scripted expert in joint space, so there is none here. Its servos can make the
-simulation diverge, if targets jump by radians at every step. Such an episode ends there as a failure.
+0 to 1. Its servos can make the simulation diverge, if targets jump by radians at every step. Such an episode ends there
+as a failure.
 """
 
 from typing import Any, ClassVar
@@ -11,9 +11,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.adapters.optional import import_benchmark
 from sim.interface import ABSOLUTE, CameraEnv, StepResult, observation_space
 from sim.rendering import Renderer
+from vla_rl_benchmarks.scene import import_suite
 
 _STATE_BOUND = 10.0  # a joint beyond it has left what the model describes
 _JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
@@ -27,7 +27,7 @@ _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
 class AlohaEnv(CameraEnv):
     """One gym-aloha task. Arguments as of `CameraEnv`; gym-aloha must be installed."""
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}  # noqa: RUF012 - gymnasium declares it so
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}
     gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
     action_kind: ClassVar[tuple[str, ...]] = (ABSOLUTE,) * _N_JOINTS
     state_names: ClassVar[tuple[str, ...]] = _NAMES
@@ -40,11 +40,14 @@ class AlohaEnv(CameraEnv):
     task_description: ClassVar[str]
 
     def _build(self, renderer: str) -> None:
-        constants = import_benchmark("gym_aloha.constants")
-        self._tasks, self._utils = import_benchmark("gym_aloha.tasks.sim"), import_benchmark("gym_aloha.utils")
-        control = import_benchmark("dm_control.rl.control")
+        constants = import_suite("gym_aloha.constants", "aloha")
+        self._tasks, self._utils = (
+            import_suite("gym_aloha.tasks.sim", "aloha"),
+            import_suite("gym_aloha.utils", "aloha"),
+        )
+        control = import_suite("dm_control.rl.control", "aloha")
         self._divergence = control.PhysicsError
-        physics_class = import_benchmark("dm_control.mujoco").Physics
+        physics_class = import_suite("dm_control.mujoco", "aloha").Physics
         self._physics = physics_class.from_xml_path(
             str(constants.ASSETS_DIR / f"bimanual_viperx_{self.native_task}.xml")
         )

@@ -169,6 +169,12 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
     if pairs:
         gaps = [100 * (ours["success"][-1] - true["success"][-1]) for true, ours in pairs]
         figures["success_against_true_labels_points"] = float(np.mean(gaps))
+        rounds = [each for _, ours in pairs for each in ours["rounds"]]
+        judged = [each for each in rounds if each["round"] > 1]
+        figures["false_success_percent"] = 100 * float(np.mean([each["false_success"] for each in judged]))
+        figures["false_failure_percent"] = 100 * float(np.mean([each["false_failure"] for each in judged]))
+        figures["asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
+        figures["labels_ratio"] = float(np.mean([each["asked"] for each in rounds])) / _EPISODES
     return figures
 
 
@@ -203,27 +209,31 @@ def table(result: dict[str, Any]) -> str:
     episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
     lines += [
         "",
-        f"Means of {_ORDERS} random orders of the episodes, default task, seed "
-        f"{', '.join(str(cell['seed']) for cell in recorded)}. Of the practice episodes {episodes} succeed. "
-        f"{_practice_rows(cells)}{_speed_note(result)}{origin(cells)} Command: "
-        f"`{result['command']}`.",
+        f"Means of {_ORDERS} random orders of the episodes, default task, seeds "
+        f"{', '.join(str(cell['seed']) for cell in recorded)}. Of the practice episodes {episodes} succeed.",
+        *_practice_table(cells),
+        "",
+        f"{_speed_note(result)}{origin(cells)} Command: `{result['command']}`.",
     ]
     return "\n".join(lines)
 
 
-def _practice_rows(cells: list[dict[str, Any]]) -> str:
-    rows = []
-    for cell in cells:
-        if cell["part"] == "practice":
-            success = ", ".join(f"{each:.0%}" for each in cell["success"])
-            asked = f", {sum(each['asked'] for each in cell['rounds']):.0f} questions" if cell["rounds"] else ""
-            wrong = "".join(
-                f", in round {each['round']} {each['false_success']:.1%} false successes"
-                for each in cell["rounds"]
-                if each["round"] > 1
-            )
-            rows.append(f"seed {cell['seed']} on labels of kind `{cell['labels']}`: {success}{asked}{wrong}")
-    return f"Practice by filtered cloning, success before and after each round: {'; '.join(rows)}. " if rows else ""
+def _practice_table(cells: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of practice by filtered cloning: success before and after each round."""
+    practiced = [cell for cell in cells if cell["part"] == "practice"]
+    if not practiced:
+        return []
+    lines = [
+        "",
+        "| practice by filtered cloning | success before and after each round | questions | false successes later |",
+        "|---|---|---|---|",
+    ]
+    for cell in practiced:
+        success = ", ".join(f"{each:.0%}" for each in cell["success"])
+        asked = f"{sum(each['asked'] for each in cell['rounds']):.0f}" if cell["rounds"] else ""
+        wrong = ", ".join(f"{each['false_success']:.1%}" for each in cell["rounds"] if each["round"] > 1)
+        lines.append(f"| seed {cell['seed']}, labels: {cell['labels']} | {success} | {asked} | {wrong} |")
+    return lines
 
 
 def _speed_note(result: dict[str, Any]) -> str:

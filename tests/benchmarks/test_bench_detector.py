@@ -41,4 +41,6 @@ def test_the_table_shows_what_was_measured() -> None:
     assert "false_success_asking_percent_80" not in figures
     text = detector.table({**figures, "cells": cells, "command": "python -m benchmarks detector"})
     assert "| 40 | 0.900 | 10.0%, 20.0% | **2.0%**, 1.0% | 5.0% | 2.0% |" in text
-    assert "7 questions, in round 2 1.0% false successes" in text
+    assert "| seed 0, labels: detector | 50%, 60%, 75% | 7 | 1.0% |" in text
+    assert figures["false_success_percent"] == pytest.approx(1)
+    assert figures["asked_share"] == pytest.approx(7 / 150)

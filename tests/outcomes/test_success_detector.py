@@ -26,7 +26,7 @@ def detector(policy: Path) -> SuccessDetector:
 @pytest.mark.parametrize("success", [True, False])
 def test_it_judges_episodes_that_it_has_not_seen(detector: SuccessDetector, success: bool) -> None:
     judgments = [detector.judge(played("new", success, seed)) for seed in range(100, 120)]
-    assert sum(judgment.success is success for judgment in judgments) >= 17
+    assert sum(judgment.success is success for judgment in judgments) >= (10 if success else 17), "24 labels are few"
     assert not any(judgment.success is (not success) for judgment in judgments)
 
 
@@ -46,9 +46,10 @@ def test_it_is_unsure_of_what_is_unlike_all_that_it_knows(detector: SuccessDetec
     assert (judgment.success, judgment.reason) == (None, "unlike every known window")
 
 
-def test_it_is_unsure_where_its_networks_disagree() -> None:
+def test_it_is_unsure_where_its_networks_disagree_or_a_success_is_not_sure() -> None:
     assert judgment_of(np.array([0.9, 0.8, 0.4], np.float32), 0.5).success is None
-    assert judgment_of(np.array([0.9, 0.8, 0.6], np.float32), 0.5).success is True
+    assert judgment_of(np.array([0.99, 0.95, 0.6], np.float32), 0.5).success is None
+    assert judgment_of(np.array([0.99, 0.95, 0.91], np.float32), 0.5).success is True
     assert judgment_of(np.array([0.1, 0.2, 0.4], np.float32), 0.5).success is False
     assert judgment_of(np.array([0.1, 0.2, 0.4], np.float32), 1.1).success is None
 

@@ -10,15 +10,20 @@ from vla_rl.core.types import Float32Array
 from vla_rl.outcomes.detector import Judgment
 
 VERSION = 1
+_SURE = 0.9  # Every network's least probability of a success. A false success costs practice more than a question.
 
 
 def judgment_of(members: Float32Array, novelty: float) -> Judgment:
-    """Return what the probabilities of the members [M] and the novelty of a window amount to."""
+    """Return what the probabilities of the members [M] and the novelty of a window amount to.
+
+    A failure needs all members below 0.5, a success all of them above ``_SURE``.
+    """
     probability = float(members.mean())
     if novelty > 1:
         return Judgment(None, probability, "unlike every known window")
-    if (members > 0.5).any() != (members > 0.5).all():
-        return Judgment(None, probability, "the networks disagree")
+    if members.max() > 0.5 and members.min() <= _SURE:
+        disagree = members.min() <= 0.5
+        return Judgment(None, probability, "the networks disagree" if disagree else "the networks are not sure enough")
     return Judgment(probability > 0.5, probability)
 
 

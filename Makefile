@@ -8,10 +8,10 @@ demo: $(UV)
 	$(UV) sync --locked --inexact --extra train
 	.venv/bin/vla-rl demo $(ARGS)
 
-# Files of tests are shared out to two processes, each of one thread, in the order of tests/conftest.py. Two groups hold what only tests use and not every machine can install (ROS 2, a TensorRT without a GPU): those tests are then skipped.
+# Files of tests are shared out to three processes of one thread each, in the order of tests/conftest.py. Two cores are enough for them: tests of ROS, terminals and killed processes mostly wait. Two groups hold what only tests use and not every machine can install (ROS 2, a TensorRT without a GPU): those tests are then skipped.
 test: $(UV)
 	$(UV) sync --locked --quiet --all-extras --all-groups || $(UV) sync --locked --quiet --all-extras
-	.venv/bin/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	.venv/bin/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(UV)
 	$(UV) sync --locked --quiet --all-extras --all-groups || $(UV) sync --locked --quiet --all-extras

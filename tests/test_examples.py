@@ -16,13 +16,15 @@ import pytest
 
 import vla_rl as vla
 from benchmarks.docs_public import examples, public, without_example
+from benchmarks.house import PACKAGES
 from tests.fakes.lerobot_configs import tiny_config
 from tests.test_api import BRIEF, Dot
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.serve import PolicyServer
 
-OTHERS = [name for name, each in public().items() if each not in [getattr(vla, known) for known in vla.__all__]]
 SLOW = ("deploy_trt", "vla_rl.policies.lerobot")
+# The longest one that a name begins with is its room. Collecting tests imports none of them.
+ROOMS = {*SLOW, *PACKAGES, *(f"vla_rl.{file.parent.name}" for file in Path(vla.__file__).parent.glob("*/__init__.py"))}
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +78,21 @@ def test_every_public_class_and_function_has_an_example() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith(SLOW) else name for name in OTHERS]
+    "room", [pytest.param(room, marks=pytest.mark.slow) if room in SLOW else room for room in sorted(ROOMS)]
 )
-def test_an_example_runs(place: dict[str, Any], request: pytest.FixtureRequest, name: str) -> None:
-    each = public()[name]
-    if name.startswith(SLOW):
-        prepare(next(room for room in SLOW if name.startswith(room)))
-    names = {**vars(sys.modules[each.__module__]), **place}
-    texts = examples(each)
-    if any("address" in text for text in texts):
-        names["address"] = request.getfixturevalue("address")
+def test_examples_of_a_room_run(place: dict[str, Any], request: pytest.FixtureRequest, room: str) -> None:
+    if room in SLOW:
+        prepare(room)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
     runner = doctest.DocTestRunner(optionflags=flags)
-    for text in texts:
-        runner.run(doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0))
+    elsewhere = [getattr(vla, name) for name in vla.__all__]
+    for name, each in public().items():
+        if each in elsewhere or max(filter(name.startswith, ROOMS), key=len) != room:
+            continue
+        names = {**vars(sys.modules[each.__module__]), **place}
+        texts = examples(each)
+        if any("address" in text for text in texts):
+            names["address"] = request.getfixturevalue("address")
+        for text in texts:
+            runner.run(doctest.DocTestParser().get_doctest(text, dict(names), name, None, 0))
     assert runner.summarize(verbose=False).failed == 0

@@ -129,9 +129,9 @@ def through_other_eyes(episode: Episode) -> Episode:
     return replace(episode, state=1 - episode.state[:, ::-1])
 
 
-@pytest.mark.parametrize("distill_steps", [0, 2])
 @pytest.mark.parametrize(
-    ("spoil", "why"), [(None, ""), (out_of_step, "out of step"), (through_other_eyes, "times as much")]
+    ("spoil", "why", "distill_steps"),
+    [(None, "", 0), (None, "", 2), (out_of_step, "out of step", 0), (through_other_eyes, "times as much", 2)],
 )
 def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_the_edit_stays(
     make_cache, caplog: pytest.LogCaptureFixture, spoil: Any, why: str, distill_steps: int
@@ -150,6 +150,7 @@ def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_
     assert why in caplog.text
 
 
+@pytest.mark.slow
 def test_a_silent_alarm_changes_nothing_and_the_first_version_raises_none(make_cache) -> None:
     cache = make_cache(two_rounds())
     asked, unasked = believing(cache), believing(cache, ood_ratio=0.0)

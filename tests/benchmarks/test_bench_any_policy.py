@@ -15,6 +15,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig
 
 
+@pytest.mark.slow
 def test_faults_reach_the_robot_and_cost_no_tick() -> None:
     found = serving.faults(5, duration_s=2.0)
     assert found["faults"] >= 5
@@ -29,6 +30,7 @@ def test_the_fuzz_meets_both_parsers_and_the_policy_behind_them() -> None:
     assert 0.1 < found["refused"] / found["messages"] < 0.95, "some messages have to be right"
 
 
+@pytest.mark.slow
 def test_a_policy_behind_a_server_acts_as_it_does_here() -> None:
     assert serving.same_episodes(episodes=1) == 0
 
@@ -56,6 +58,7 @@ def test_gains_are_summed_up_by_base_policy(tmp_path: Path) -> None:
     assert "| deterministic | 1 | 60% [53, 67] | 60%" in any_policy.table(found)
 
 
+@pytest.mark.slow
 def test_the_act_of_the_benchmark_is_one_of_lerobots(tmp_path: Path) -> None:
     folder = gain._act(tmp_path / "act")
     spec = PolicySpec("own", ("front",), (64, 64), 4, 4)

@@ -245,6 +245,7 @@ def test_an_interrupt_of_another_kind_keeps_the_exit_code(number: int, code: int
     ]
 
 
+@pytest.mark.slow
 def test_work_that_takes_no_notice_of_a_signal_ends_in_time(tmp_path: Path) -> None:
     """Each kind beside the others, for they wait for the same time."""
     assert seconds_to_the_end(tmp_path, signal.SIGTERM) < 5.0

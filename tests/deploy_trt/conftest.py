@@ -1,6 +1,8 @@
-"""Deployments are exported once for all tests: an export takes seconds."""
+"""Deployments are exported once for all tests and all their processes: an export takes seconds."""
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,22 @@ from choosers import make_selector, save_choosing
 
 from deploy_trt.export import export_flow_vla
 from deploy_trt.runtime import DeployedPolicy, Deployment, load_deployed
+from vla_rl.core.files import locked
 from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.flow_vla import FlowVLA
 
 torch.set_num_threads(1)
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that the first process of this run of the tests makes."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    with locked(root, exclusive=True):
+        if not (root / name).exists():
+            make(root / f"{name}.partial")
+            (root / f"{name}.partial").rename(root / name)
+    return root / name
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +43,7 @@ def model() -> FlowVLA:
 @pytest.fixture(scope="session")
 def exported(model: FlowVLA, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The deployment of `model`. Read only: copy it to change it."""
-    folder = tmp_path_factory.mktemp("deployment")
-    export_flow_vla(model, folder, {"policy_version": 3})
-    return folder
+    return made_once(tmp_path_factory, "exported", lambda out: export_flow_vla(model, out, {"policy_version": 3}))
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +54,12 @@ def selector(model: FlowVLA) -> BestOfN:
 @pytest.fixture(scope="session")
 def exported_choosing(model: FlowVLA, selector: BestOfN, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The deployment of `model` with its selector. Read only."""
-    folder = tmp_path_factory.mktemp("choosing")
-    export_flow_vla(
-        model, folder / "out", {"policy_version": 3}, policy_folder=save_choosing(folder / "policy", model, selector)
+    policy = save_choosing(tmp_path_factory.mktemp("choosing"), model, selector)
+    return made_once(
+        tmp_path_factory,
+        "exported_choosing",
+        lambda out: export_flow_vla(model, out, {"policy_version": 3}, policy_folder=policy),
     )
-    return folder / "out"
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Every policy as graphs: ONNX Runtime gives what torch gives, and TensorRT-RTX builds every graph without a GPU."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -124,15 +125,16 @@ def test_lerobots_graphs_build_without_a_gpu(lerobot: Any, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_ours_build_without_a_gpu_and_are_found_again(exported_choosing: Path) -> None:
+def test_ours_build_without_a_gpu_and_are_found_again(exported_choosing: Path, tmp_path: Path) -> None:
     """Graph ``selection`` is one of them."""
     if reason := rtx_without_gpu():
         pytest.skip(reason)
+    folder = shutil.copytree(exported_choosing, tmp_path / "deployment")
     for cached in (False, True):
-        engines = build_engines(exported_choosing, "trt-rtx", without_gpu=True)
+        engines = build_engines(folder, "trt-rtx", without_gpu=True)
         assert [engine.cached for engine in engines] == [cached] * 4
     with pytest.raises(UserError, match="only TensorRT-RTX builds without a GPU"):
-        build_engines(exported_choosing, "trt", without_gpu=True)
+        build_engines(folder, "trt", without_gpu=True)
 
 
 @pytest.mark.slow

@@ -66,6 +66,7 @@ def case(model: FlowVLA, seed: int, draws: int, done: int) -> dict[str, torch.Te
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draws", "offset", "residuals", "options"),
     [
@@ -116,6 +117,7 @@ def test_a_candidate_that_is_not_finite_is_not_chosen_while_another_is(
     assert selected.chosen not in candidates or len(candidates) == DRAWS
 
 
+@pytest.mark.slow
 def test_features_that_are_not_finite_select_the_first_finite_candidate(model: FlowVLA) -> None:
     """The critic knows nothing then, and nothing is moved without a residual."""
     backend, inputs = selection_backend(model, make_selector(model, residuals=False)), case(model, 0, DRAWS, 0)

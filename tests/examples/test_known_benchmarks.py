@@ -71,6 +71,7 @@ def test_the_expert_solves_most_starts(name):
     assert sum(solved) >= 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*TASKS, *META_WORLD])
 def test_only_success_is_rewarded_and_it_ends_the_episode(name):
     with opened(name) as env:

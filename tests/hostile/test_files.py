@@ -47,6 +47,7 @@ def test_a_spoilt_file_is_refused_or_means_the_same(
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text() | st.floats(allow_nan=False),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_what_is_sealed_is_what_was_meant(value: object) -> None:

@@ -91,6 +91,7 @@ def test_questions_wait_for_a_person(store: EpisodeStore, policy: Path) -> None:
     assert labeling.open_questions() == names
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of lerobot's imports
 def test_one_command_labels_a_lerobot_dataset(
     tmp_path: Path, fill: Fill, policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

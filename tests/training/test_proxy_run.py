@@ -67,6 +67,7 @@ def logged(run: Path, name: str) -> list[float]:
     return [record[name] for record in read_records(run / "metrics.jsonl") if name in record]
 
 
+@pytest.mark.slow
 def test_a_frozen_policy_practices_and_goes_on_as_if_never_interrupted(start: Path, tmp_path: Path) -> None:
     base = start / "policies" / "version_0000"
     before = cache_key(base)
@@ -158,6 +159,7 @@ class Slow:
         return ActionChunk(hold + drift * hold, observation.tick, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_class_that_takes_longer_than_a_chunk_lasts_practices_while_it_plans(start: Path, tmp_path: Path) -> None:
     assert open_base(str(start)) is open_base(str(start / "policies" / "version_0000")), "a run stands for its policy"
     options = ("latency.typical=4", "execution.strategy=naive", "policy.asks_per_round=5", "budget.rounds=1")
@@ -180,6 +182,7 @@ def test_what_would_train_the_proxy_instead_is_refused(
     assert "algorithm=habc trains the policy itself" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_another_base_policy_under_the_same_name_is_refused(start: Path, tmp_path: Path) -> None:
     base = start / "policies" / "version_0000"
     run = practice(str(base), start, tmp_path / "run", "budget.rounds=0")

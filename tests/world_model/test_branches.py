@@ -60,6 +60,7 @@ def test_an_end_that_nobody_knows_teaches_nothing() -> None:
     assert loss(data._replace(known=data.lasted)) == pytest.approx(loss(turned._replace(known=data.lasted)))
 
 
+@pytest.mark.slow
 def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays(
     learned: tuple[Transitions, FeatureDynamics],
 ) -> None:

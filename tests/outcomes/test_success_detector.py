@@ -114,12 +114,12 @@ def test_one_early_success_ends_no_attempt(
 ) -> None:
     detector.export(tmp_path / "graph")
     deployed = DeployedDetector(tmp_path / "graph")
-    said = iter([True, True, False, True, None, True, True, True, True])
+    said = iter([True] * 7 + [False] + [True] * 7 + [None] + [True] * 9)
     features = np.zeros(deployed._size, np.float32)
     monkeypatch.setattr(deployed, "_judge", lambda observation, past: (features, Judgment(next(said), 0.9)))
     observation = observation_at(played("new", True, 100), 8)
-    told = [deployed.step(observation).success for _ in range(9)]
-    assert told == [None] * 7 + [True, True], "three in a row, and a failure is never final"
+    told = [deployed.step(observation).success for _ in range(25)]
+    assert told == [None] * 23 + [True, True], "eight in a row, and a failure is never final"
 
 
 @pytest.mark.parametrize(("successes", "failures"), [(1, 5), (5, 1), (0, 0)])

@@ -18,6 +18,7 @@ from vla_rl.acting.capability import added_steps, best_strategy, check_chunks, c
 from vla_rl.acting.injection import Injection
 from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk, on_robot
 from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
+from vla_rl.acting.stopping import StopsAtSuccess
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.config import fill_parts, load_config, override_items, part
 from vla_rl.core.config_files import read_yaml
@@ -37,6 +38,7 @@ from vla_rl.execution.realtime import realtime as prioritized
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import FaultyLatencyConfig, make_planner
+from vla_rl.outcomes.deployed import DeployedDetector
 from vla_rl.report.live_view import LiveView
 
 logger = logging.getLogger(__name__)
@@ -87,6 +89,7 @@ class RolloutOrder:
         live_view: target of a view in rerun; None: there is none.
         store: keeps the episodes; None: they are dropped.
         inject: names of faults, or ``all``, that come at random moments, see `vla_rl.acting.injection`; empty: none.
+        detector: Folder of an exported success detector that ends attempts, see `vla_rl.acting.stopping`; None: none.
     """
 
     policy: PolicyFolder
@@ -99,6 +102,7 @@ class RolloutOrder:
     live_view: str | None = None
     store: EpisodeStore | None = None
     inject: str = ""
+    detector: Path | None = None
 
 
 class RolloutResult(NamedTuple):
@@ -125,6 +129,7 @@ def rollout(
     unattended: bool = False,
     seed: int = 0,
     out: str | Path | None = None,
+    detector: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> list[bool | None]:
     """Run a policy on a robot, behind the safety gate.
@@ -144,6 +149,7 @@ def rollout(
         unattended: Whether a real robot starts an attempt without waiting for a person.
         seed: Seed of the first attempt. Each further attempt has the next seed.
         out: Episode store to add to. Default: the episodes are not kept.
+        detector: Folder of an exported success detector. An attempt ends when it has found success. Default: none.
         settings: Changes to `vla_rl.acting.rollout.RolloutConfig`, such as ``{"execution.execute_ticks": 4}``.
 
     Returns:
@@ -173,6 +179,7 @@ def rollout(
             takeover=takeover,
             unattended=unattended,
             store=EpisodeStore(Path(out)) if out else None,
+            detector=Path(detector) if detector else None,
         )
         return roll_out(order, config).outcomes
 
@@ -207,6 +214,8 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         setup = replace(setup, wait_for_person=wait_for_person)
         injection = Injection(setup, order.inject, policy.horizon, config.execution.hold_ticks, order.seed)
         setup = injection.setup
+    if order.detector is not None:  # outside of the faults, which it sees
+        setup = replace(setup, robot=StopsAtSuccess(setup.robot, DeployedDetector(order.detector)))
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(
             f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal. "

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FAULTS",
         help="faults at random moments, by name with commas, or all; as many attempts as they need, a table at the end",
     )
+    parser.add_argument("--detector", type=Path, metavar="FOLDER", help="exported success detector that ends attempts")
     parser.add_argument("--rerun", metavar="TARGET", help="live view in rerun: FILE.rrd, spawn, or a viewer's address")
     parser.add_argument("--out", type=Path, metavar="STORE", help="episode store to add to (default: keep nothing)")
     add_settings(parser, "see RolloutConfig")
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         live_view=arguments.rerun,
         store=EpisodeStore(arguments.out) if arguments.out else None,
         inject=arguments.inject,
+        detector=arguments.detector,
     )
     outcomes, findings = roll_out(order, config)
     if findings:

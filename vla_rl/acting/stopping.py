@@ -1,0 +1,83 @@
+"""``vla-rl rollout --detector``: an attempt ends when a success detector has found success, and the gate brakes it."""
+
+import logging
+from typing import Any, Protocol
+
+from vla_rl.core.types import Float32Array, Observation
+from vla_rl.outcomes.detector import Judgment
+
+logger = logging.getLogger(__name__)
+
+
+class TickDetector(Protocol):
+    """Judges every tick, as `vla_rl.outcomes.deployed.DeployedDetector` does.
+
+    Attributes:
+        name: Name and version.
+    """
+
+    name: str
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        ...
+
+    def step(self, observation: Observation) -> Judgment:
+        """Judge the newest observation, once a tick."""
+        ...
+
+
+class StopsAtSuccess:
+    """A robot whose attempts also end when a detector has found success.
+
+    The outcome of the attempt stays what the robot or a person says. ``vla-rl label`` labels it later, with the
+    detector as its author.
+
+    Args:
+        robot: An `EpisodicRobot`.
+        detector: Judges the first observation of an attempt, and one after each command.
+    """
+
+    def __init__(self, robot: Any, detector: TickDetector) -> None:
+        self._robot, self._detector = robot, detector
+        self._found = self._is_due = False
+        self._ticks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_robot"], name)
+
+    def reset(self, seed: int) -> None:
+        """Bring the world to the start of an attempt. An observation that the detector cannot read is refused here,
+        before the robot moves.
+        """
+        self._robot.reset(seed)
+        self._detector.reset()
+        self._ticks, self._found, self._is_due = 0, False, False
+        self._detector.step(self._robot.read())
+
+    def read(self) -> Observation:
+        """Return the newest observation. The first one after a command is judged."""
+        observation: Observation = self._robot.read()
+        if self._is_due:
+            self._is_due = False
+            self._ticks += 1
+            if self._detector.step(observation).success and not self._found:
+                self._found = True
+                logger.info("%s found success after %d ticks", self._detector.name, self._ticks)
+        return observation
+
+    def write(self, command: Float32Array) -> Float32Array:
+        """Send a command; see `vla_rl.core.protocols.Robot`."""
+        sent: Float32Array = self._robot.write(command)
+        self._is_due = True
+        return sent
+
+    def stop(self) -> None:
+        """Stop the robot. What it sees after that is not judged."""
+        self._is_due = False
+        self._robot.stop()
+
+    @property
+    def terminated(self) -> bool:
+        """The task has ended, by itself or because the detector has found success."""
+        return self._found or self._robot.terminated

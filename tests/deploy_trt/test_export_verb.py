@@ -31,10 +31,12 @@ def make_store(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_becomes_verified_folders(
+def test_a_checkpoint_becomes_verified_folders_with_its_residual_head_or_without_one(
     model: FlowVLA, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model.save(tmp_path / "policy", {"policy_version": 6})
+    head = make_head(model)
+    head.save(tmp_path / "policy" / FOLDER)
     store = str(make_store(tmp_path / "store"))
     full, small = tmp_path / "full", tmp_path / "small"
     assert main(["export", str(tmp_path / "policy"), "--out", str(full), "--calibration", store, "--benchmark"]) == 0
@@ -52,6 +54,15 @@ def test_a_checkpoint_becomes_verified_folders(
     assert load_manifest(small).precision == "int8-static"
     assert main(["export", str(tmp_path / "policy")]) == 2
 
+    for folder in (full, small):
+        assert "corrector" in find_policy(folder).provides
+        found = ResidualCorrector.load(folder / FOLDER)
+        assert found.spec == head.spec
+        np.testing.assert_array_equal(found.weights["head0.weight"], head.weights["head0.weight"])
+    shutil.rmtree(full / FOLDER)
+    assert main(["export", str(full), "--out", str(small), "--precision", "int8-dynamic"]) == 0
+    assert not (small / FOLDER).exists()
+
 
 @pytest.mark.parametrize("holds", ["config.yaml", "config.json", "store.json"])
 def test_what_is_there_already_is_no_place_for_a_deployment(
@@ -64,24 +75,6 @@ def test_what_is_there_already_is_no_place_for_a_deployment(
     assert main(["export", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "give the deployment a folder of its own" in capsys.readouterr().err
     assert corrector.exists()
-
-
-@pytest.mark.slow
-def test_the_residual_head_goes_along_and_an_older_one_does_not_stay(model: FlowVLA, tmp_path: Path) -> None:
-    policy, full, small = tmp_path / "policy", tmp_path / "full", tmp_path / "small"
-    model.save(policy)
-    head = make_head(model)
-    head.save(policy / FOLDER)
-    assert main(["export", str(policy), "--out", str(full)]) == 0
-    assert main(["export", str(full), "--out", str(small), "--precision", "int8-dynamic"]) == 0
-    for folder in (full, small):
-        assert "corrector" in find_policy(folder).provides
-        found = ResidualCorrector.load(folder / FOLDER)
-        assert found.spec == head.spec
-        np.testing.assert_array_equal(found.weights["head0.weight"], head.weights["head0.weight"])
-    shutil.rmtree(full / FOLDER)
-    assert main(["export", str(full), "--out", str(small), "--precision", "int8-dynamic"]) == 0
-    assert not (small / FOLDER).exists()
 
 
 def test_a_folder_that_acts_otherwise_fails(exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -395,17 +395,14 @@ def test_a_policy_of_lerobots_is_fine_tuned(logs: Path, tmp_path: Path, monkeypa
     assert (policy.version, type(policy).__name__) == (1, "ActingPolicy")
 
 
-def torchrun(*command: str) -> subprocess.CompletedProcess[str]:
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *command]
-    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
-    return subprocess.run(start, capture_output=True, text=True, cwd=ROOT, env=environment)
-
-
 @pytest.mark.slow
 def test_two_processes_take_the_steps_of_one_and_the_first_alone_writes(logs: Path) -> None:
     config, out = str(logs.parent / "tiny.yaml"), str(logs.parent / "run")
     arguments = ["finetune", "--data", str(logs), "--config", config, "--out", out]
-    done = torchrun("-m", "tests.fakes.shared_steps", str(logs.parent), *arguments)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "tests.fakes.shared_steps", str(logs.parent), *arguments]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("report: ") == 1
     ranks = [safetensors.torch.load_file(logs.parent / f"{rank}.safetensors") for rank in (0, 1)]
@@ -416,8 +413,11 @@ def test_two_processes_take_the_steps_of_one_and_the_first_alone_writes(logs: Pa
     assert read_records(logs.parent / "run" / "metrics.jsonl")[-1]["step"] == 6
 
 
-@pytest.mark.slow
-def test_practice_in_several_processes_is_refused(tmp_path: Path) -> None:
-    done = torchrun("-m", "vla_rl.cli.main", "train", "--config", "tiny", "--out", str(tmp_path / "run"))
-    assert "torchrun started 2 processes. Only finetune shares its batches" in done.stderr
+def test_practice_in_several_processes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "one", "RANK": "0", "WORLD_SIZE": "2"}.items():  # as torchrun does
+        monkeypatch.setenv(name, value)
+    assert main(["train", "--config", "tiny", "--out", str(tmp_path / "run")]) == 2
+    assert "torchrun started 2 processes. Only finetune shares its batches" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

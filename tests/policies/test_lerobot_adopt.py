@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import subprocess
+import runpy
 import sys
 import warnings
 from collections.abc import Iterator
@@ -113,16 +113,18 @@ def test_a_flow_plans_what_it_plans_in_lerobot(tmp_path: Path) -> None:
     np.testing.assert_allclose(policy.infer(seen).actions, expected, atol=1e-5)
 
 
-def test_the_command_adopts(tmp_path: Path) -> None:
+def test_the_command_adopts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save("act", tmp_path / "theirs")
     for load in (load_policy, find_policy):
         with pytest.raises(CheckpointError, match=r"python -m vla_rl\.policies\.lerobot_adapter"):
             load(tmp_path / "theirs")
-    command = [sys.executable, "-m", "vla_rl.policies.lerobot_adapter", tmp_path / "theirs", tmp_path / "ours", "30"]
-    subprocess.run(command, check=True)
+    arguments = ["adapter", str(tmp_path / "theirs"), str(tmp_path / "ours"), "30"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_module("vla_rl.policies.lerobot_adapter", run_name="__main__")
     assert load_policy(tmp_path / "ours").infer(observation(1)).actions.shape == (6, 2)
-    done = subprocess.run(command[:-1], capture_output=True, text=True, check=False)
-    assert (done.returncode, "CONTROL_HZ" in done.stderr) == (1, True)
+    monkeypatch.setattr(sys, "argv", arguments[:-1])
+    with pytest.raises(SystemExit, match="CONTROL_HZ"):
+        runpy.run_module("vla_rl.policies.lerobot_adapter", run_name="__main__")
 
 
 def test_images_of_another_scale_are_refused(tmp_path: Path) -> None:

@@ -136,6 +136,7 @@ def test_an_object_plays_every_task_as_a_folder_does(place: SimpleNamespace) -> 
     assert found.seeds == tuple(evaluation_seed(index) for index in (0, 0, 1, 1))
 
 
+@pytest.mark.slow
 def test_a_comparison_stops_when_it_is_decided(place: SimpleNamespace) -> None:
     good, idle = Seeing(looks=True), Seeing(looks=False)
     found = vla.compare(idle, good, place.env, 200)

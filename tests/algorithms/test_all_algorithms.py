@@ -67,6 +67,7 @@ def test_one_sided_data_is_learnt_from_or_passed_over(name, episodes, make_cache
     assert torch.isfinite(weights_of(algorithm)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_resumed_run_equals_uninterrupted_one(name, make_cache, tmp_path):
     cache = make_cache(MIXED)

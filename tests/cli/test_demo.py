@@ -89,6 +89,7 @@ def test_what_goes_wrong_beside_is_said_and_the_demo_is_whole(
     assert len(read_run(folder).controls) == 1
 
 
+@pytest.mark.slow
 def test_practice_alone_that_cannot_be_is_refused_at_once(tmp_path: Path, alone: Path) -> None:
     config = load_config(RunConfig, config_file("tiny"), ["budget.staleness=1", "workers=1"])
     run = RunFolder.create(tmp_path / "run", config)

@@ -53,6 +53,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_episodes_are_recorded_through_gate_and_delay(policy: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     arguments = ["rollout", str(policy), "--robot", "sim", "--episodes", "2", "--seed", "7", "--out", str(store)]
@@ -109,6 +110,7 @@ def test_a_smaller_robot_has_its_own_grippers_of_a_shared_policy(shared: Path, t
     np.testing.assert_array_equal(first.action_policy, named.action_policy)
 
 
+@pytest.mark.slow
 def test_messages_have_the_sizes_of_the_robot_that_acts(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[MessageLayout] = []
 

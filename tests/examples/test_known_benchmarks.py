@@ -193,6 +193,7 @@ def test_missing_suites_say_how_to_install_them():
         import_suite("no_such_suite", "robosuite")
 
 
+@pytest.mark.slow
 def test_known_tasks_are_listed_with_what_to_install(monkeypatch):
     monkeypatch.setattr("vla_rl.acting.task_names.find_spec", lambda module: None)
     listed = all_tasks()

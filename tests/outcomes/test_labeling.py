@@ -54,6 +54,7 @@ def test_few_answers_label_a_store(store: EpisodeStore, policy: Path) -> None:
     assert (audit["false_success"], audit["false_failure"]) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_a_newer_detector_renews_its_own_labels_and_no_persons(store: EpisodeStore, policy: Path) -> None:
     labeling = Labeling(store, policy, LabelConfig(answers=12, audit_share=0.0), answer=recorded_outcome(store))
     names = names_of(store)

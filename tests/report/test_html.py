@@ -192,6 +192,7 @@ def test_the_figures_of_every_policy_agree_with_the_summary(run_dir: Path):
     assert [other["low"][0], other["high"][0]] == pytest.approx([0.375, 0.567], abs=0.002)
 
 
+@pytest.mark.slow
 def test_clips_show_first_and_last_on_the_same_seeds_telling_ones_first(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(media, "MAX_FRAMES", 48)
     monkeypatch.setattr(media, "CAMERA_PX", 256)
@@ -375,6 +376,7 @@ def test_a_proxy_that_is_too_bad_to_imagine_with_is_shown(run_dir: Path, unexpla
     assert (words in Page(build_report(run_dir)).prose) == is_shown
 
 
+@pytest.mark.slow
 def test_what_to_do_next_comes_first_and_follows_from_the_figures(run_dir: Path):
     def advice() -> str:
         words = Page(build_report(run_dir)).prose

@@ -15,6 +15,7 @@ from sim.supervisor import ScriptedSupervisor, SupervisorConfig
 from vla_rl.core.errors import UserError
 
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("ButtonPress", "DoorOpen", "DrawerOpen", "PegInsertSide")]
+FIRST_FAST = [META_WORLD[0], *(pytest.param(name, marks=pytest.mark.slow) for name in META_WORLD[1:])]
 MARKED = "vla_rl/MetaWorldReach-v0"
 
 
@@ -25,7 +26,7 @@ def make(name, **arguments):
     return gymnasium.make(name, **arguments).unwrapped
 
 
-@pytest.mark.parametrize("name", META_WORLD)
+@pytest.mark.parametrize("name", FIRST_FAST)
 def test_same_interface_as_our_tasks(name):
     env = make(name, image_size=32)
     env.action_space.seed(1)
@@ -107,7 +108,7 @@ def test_the_seed_decides_the_scene(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", META_WORLD)
+@pytest.mark.parametrize("name", FIRST_FAST)
 def test_meta_worlds_experts_succeed(name, blind_env):
     make(name).close()
     env = blind_env(name)

@@ -15,6 +15,7 @@ def squares(place: torch.Tensor) -> torch.Tensor:
     return torch.stack([first, first.flip(2)], 1)
 
 
+@pytest.mark.slow
 def test_a_picture_shows_what_the_features_say() -> None:
     generator = torch.Generator().manual_seed(0)
     place = torch.rand(400, generator=generator)

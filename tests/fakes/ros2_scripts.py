@@ -15,6 +15,8 @@ import pytest
 from tests.fakes.ros2_rig import RMWS, ros_environment
 from vla_rl.core.errors import UserError
 
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+_session = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
 _calls = itertools.count()
 side_by_side = ThreadPoolExecutor(4)
 
@@ -22,7 +24,7 @@ side_by_side = ThreadPoolExecutor(4)
 def ros_or_skip(rmw: str = RMWS[0]) -> dict[str, str]:
     """As `ros_environment`, in a domain that neither the test before nor another process of tests uses."""
     try:
-        return ros_environment(rmw, 1 + (os.getpid() + 10 * next(_calls)) % 100)
+        return ros_environment(rmw, 1 + (_session + 33 * _worker + next(_calls)) % 100)
     except UserError as missing:
         pytest.skip(str(missing))
 

@@ -9,7 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "outcomes"))
 sys.path.append(str(Path(__file__).parents[1] / "execution"))
 
-from conftest import played
+from seen_success import played
 from tiny_policy import make_model
 
 import vla_rl as vla

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import played
+from seen_success import played
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED, Episode

@@ -13,6 +13,7 @@ OURS = (
     "unimagined_patient",
     "chunk_critic",
     "half_draws",
+    "residual_td",
 )
 # Options under the names that they had when the published cells were measured. Cells keep these names.
 _MEASURED_AS = {
@@ -69,6 +70,7 @@ METHODS = {
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
+    "residual_td": ["algorithm=residual_td"],
     "residual_ppo": ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [

@@ -45,7 +45,7 @@ def test_a_rescue_is_not_earned_by_who_was_rescued(make_cache) -> None:
     assert found == policy + person + suffix
 
 
-@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit"])
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_td"])
 def test_a_rescue_that_success_cuts_short_is_not_earned_by_the_policy_either(name: str, make_cache) -> None:
     """Nine steps at the end, where ten make a takeover: by the letter of the rule a success of the policy alone."""
     cache = make_cache([make_episode("round-0", [P] * 6 + [H] * 9, True)])
@@ -211,7 +211,7 @@ def test_a_policy_that_has_lost_its_critic_does_not_act_as_if_it_never_had_one(m
             read(tmp_path / "policy")
 
 
-@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_ppo"])
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_td", "residual_ppo"])
 def test_a_policy_without_features_is_refused_before_anything_is_run(name: str) -> None:
     learning = find_algorithm(name).config_class()
     require_of_policy(name, learning, make_model().capabilities)
@@ -284,7 +284,7 @@ def test_without_any_outcome_there_is_nothing_to_choose_by(make_cache, tmp_path:
 
 
 @pytest.mark.parametrize("success", [True, False])
-@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit"])
+@pytest.mark.parametrize("name", ["chunk_critic", "imagined_edit", "residual_td"])
 def test_where_all_outcomes_are_alike_the_policy_acts_as_it_is(
     name: str, success: bool, make_cache, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,6 +26,7 @@ TINY = {
     "value": {"steps": 2},
     "branches": {"updates": 1, "branches": 8, "ood_ratio": 0.0},
     "ppo": {},
+    "td": {"updates": 4, "batch_size": 8},
     "recap": {"warmup_steps": 2, "threshold_every": 2, "threshold_frames": 16, "lookahead": 3},
 }
 

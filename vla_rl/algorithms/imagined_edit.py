@@ -13,23 +13,22 @@ chunk that are executed before the next plan, and m is a member of an ensemble. 
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.algorithms.actor import ActorConfig, autocast
-from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, ChunkCriticLearning
+from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, improve
+from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
-from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
-from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
+from vla_rl.policies.base import draw_from_flat, example_row
 from vla_rl.policies.residual import Residual
 from world_model.feature_dynamics import (
     FeatureDynamics,
@@ -42,7 +41,7 @@ from world_model.feature_dynamics import (
 )
 
 if TYPE_CHECKING:
-    from vla_rl.data.cache import CachedEpisode, FrameCache
+    from vla_rl.data.cache import CachedEpisode
 
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
@@ -53,22 +52,9 @@ _CHECK_EPISODES = 20  # least number of older episodes, and of held-out ones whe
 
 
 @dataclass(frozen=True)
-class ImaginedEditLearning(ChunkCriticLearning):
-    """Options of the algorithm.
+class ImaginedEditLearning(ResidualLearning):
+    """Options of the algorithm."""
 
-    Candidate i of N is moved by i / (N - 1) of the residual, and unfamiliar chunks lose score. Full residuals on all
-    candidates explore more, and may do far worse where people take over (docs/people.md).
-    """
-
-    actor: ActorConfig = field(
-        default_factory=lambda: ActorConfig(
-            batch_size=128, warmup_steps=50, decay_steps=400, schedule_every_round=True, precision="auto"
-        )
-    )
-    distill_steps: int = 400
-    best_of_n: BestOfNConfig = field(
-        default_factory=lambda: BestOfNConfig(offset_std=0.0, graded_residual=True, ood_penalty=1.0)
-    )
     dynamics: FeatureDynamicsConfig = field(default_factory=FeatureDynamicsConfig)
     value: OutcomeValueConfig = field(default_factory=OutcomeValueConfig)
     branches: BranchConfig = field(default_factory=BranchConfig)
@@ -99,37 +85,19 @@ class FittedWorld(NamedTuple):
     starts: Starts
 
 
-class ImaginedEdit(ChunkCriticLearner):
+class ImaginedEdit(ResidualLearner):
     """The algorithm of this module. Steps 1 and 5 are those of `ChunkCriticLearner.update`."""
 
     name = "imagined_edit"
     config_class: ClassVar[type] = ImaginedEditLearning
     config: ImaginedEditLearning
-    requires: ClassVar[frozenset[str]] = frozenset({"features", "several_draws", "acts_from_features"})
     provides: ClassVar[frozenset[str]] = frozenset({"branches"})
-    residual: Residual
-
-    @classmethod
-    def check_fit(cls, learning: ChunkCriticLearning, policy: Callable[[], BasePolicy]) -> None:
-        super().check_fit(learning, policy)
-        model = policy()
-        seen = example_row(model)[None]
-        drawn = draw_from_flat(model, seen, seen.new_zeros(1, model.horizon, model.spec.action_dim))
-        if drawn.shape[1] < learning.critic.chunk_ticks:
-            raise ConfigError(
-                f"learning.critic.chunk_ticks is {learning.critic.chunk_ticks}, the proxy plans {drawn.shape[1]} "
-                "actions; set a larger policy.net.horizon"
-            )
-
-    def build_critics(self, cache: "FrameCache") -> None:
-        super().build_critics(cache)
-        self.residual = Residual(self.model).to(next(self.model.parameters()).device)
 
     def prepare(self) -> dict[str, float]:
         """Run steps 2 to 4 after the policy was distilled and before the critic learns, if outcomes differ."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "imagined edit", self._round))
-            residual = Residual(self.model).to(self.data.device)
+            residual = self.new_residual()
             generator = torch_generator(self.seed, "imagination", self._round)
             logs = self._improved(residual, generator) if self.outcomes_differ else {}
         # A new residual is zero. The one before was trained for the draws of the policy before. Step 1 has distilled it
@@ -269,17 +237,3 @@ class ImaginedEdit(ChunkCriticLearner):
             self.data.longest,
             self.config.discount,
         )
-
-    def adopt(self, policy: BasePolicy, selector: BestOfN | None) -> None:
-        """Go on from another policy and its residual, which stays where nothing is imagined."""
-        super().adopt(policy, selector)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(self.seed, "adopted edit"))
-            self.residual = (selector and selector.residual) or Residual(self.model).to(self.critic.mean.device)
-
-    def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"edit": self.residual.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self.residual.load_state_dict(state["edit"])

@@ -48,7 +48,7 @@ def check_base(name: str, provides: frozenset[str]) -> None:
     if "base" in provides and not find_algorithm(name).keeps_base:
         raise ConfigError(
             f"algorithm={name} trains the policy itself, and policy.kind=proxy keeps its base policy frozen. Use "
-            "algorithm=imagined_edit or chunk_critic"
+            "algorithm=imagined_edit, residual_td or chunk_critic"
         )
 
 

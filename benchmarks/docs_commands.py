@@ -45,6 +45,7 @@ SMALLER = {
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
     r"vla-rl train .*staleness=": [*_TINY, "workers=1"],
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
+    r"vla-rl train .*algorithm=residual_td": [*_TINY, "learning.td.updates=4", "learning.distill_steps=2"],
     r"vla-rl train .*(--config alone|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import docs_public, prose
+from benchmarks.docs_blind import BEFORE, facts_lost
 from benchmarks.docs_commands import ROOT, Command, commands, pages, run_command, workplace
 from vla_rl.core.json_files import read_json
 
@@ -33,6 +34,7 @@ _COUNTED = (
     "public_without_example",
     "house_questions_under_a_minute",
     "blind_new_preferred",
+    "blind_facts_lost",
 )
 JUDGMENTS = ROOT / "docs" / "results" / "docs"
 
@@ -71,6 +73,7 @@ def judged() -> dict[str, Any]:
         "blind_pairs": len(compared),
         "blind_new_preferred": sum(majority),
         "blind_judgments_new": sum(pair["preferred"].count("new") for pair in compared),
+        "blind_facts_lost": len(facts_lost(BEFORE)),
         "judged_by": "one language model that knew the rules of style; no person judged or was timed",
     }
 

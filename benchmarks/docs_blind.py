@@ -18,6 +18,7 @@ from pathlib import Path
 from benchmarks.docs_commands import ROOT, pages
 from benchmarks.prose import markdown, words
 
+BEFORE = "5432f13"
 FEWEST_WORDS, MOST_WORDS = 35, 110
 SHARED = 0.6  # of the old words; below, the paragraph was split, moved to a table, or left out
 
@@ -55,9 +56,18 @@ def pairs(revision: str, count: int, seed: int) -> list[dict[str, str]]:
     return drawn
 
 
+def facts_lost(revision: str, count: int = 20, seed: int = 53) -> list[str]:
+    """Return the numbers and the code of the drawn old paragraphs that stand on no page of today."""
+    number, code = r"(?<![\w.])\d[\d,]*(?:\.\d+)?", r"`([^`]+)`"
+    now = "\n".join(page.read_text() for page in pages())
+    old = "\n".join(pair["old"] for pair in pairs(revision, count, seed))
+    lost = {*re.findall(number, old)}.difference(re.findall(number, now))
+    return sorted(lost.union(name for name in re.findall(code, old) if name not in now))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--before", default="5432f13", help="revision of the old pages")
+    parser.add_argument("--before", default=BEFORE, help="revision of the old pages")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=53, help="of the draw")
     parser.add_argument("--order", type=int, default=0, help="seed of the order, another one for each pass")

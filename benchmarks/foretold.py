@@ -18,7 +18,8 @@ from benchmarks import outcomes
 from benchmarks.cells import Cells
 from benchmarks.runs import Cell
 from benchmarks.statistics import control_variate
-from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, windows
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
+from vla_rl.algorithms.chunk_windows import windows
 from vla_rl.algorithms.sampling import fold_of, torch_generator
 from vla_rl.critics.outcome import OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.run_folder import RunFolder

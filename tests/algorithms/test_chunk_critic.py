@@ -11,7 +11,8 @@ import torch
 from chunk_learner import TICKS, dark, learner, same
 from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.chunk_critic import ChunkCriticLearning, windows
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearning
+from vla_rl.algorithms.chunk_windows import windows
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.metadata import CRITIC_FOLDER

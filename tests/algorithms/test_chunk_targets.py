@@ -8,7 +8,8 @@ import torch
 from chunk_learner import TICKS, dark, learner, same
 from tiny_world import MIXED, H, P, make_episode, make_model, tiny
 
-from vla_rl.algorithms.chunk_critic import ChunkCriticTrainingConfig, followers, windows
+from vla_rl.algorithms.chunk_critic import ChunkCriticTrainingConfig
+from vla_rl.algorithms.chunk_windows import followers, windows
 from vla_rl.algorithms.sampling import fold_of
 from vla_rl.core.errors import ConfigError
 from vla_rl.training.algorithms import make_algorithm

@@ -24,8 +24,8 @@ def small_dynamics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("world_model.feature_dynamics._BATCH_SIZE", 64)
 
 
-def learner(cache, model=None, **changes: dict):
-    algorithm = make_algorithm("imagined_edit", tiny("imagined_edit", **changes), model or make_model(), cache, 0)
+def learner(cache, model=None, name="imagined_edit", **changes: dict):
+    algorithm = make_algorithm(name, tiny(name, **changes), model or make_model(), cache, 0)
     algorithm.begin_round(cache, 1)
     return algorithm
 
@@ -67,10 +67,11 @@ def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, mon
     assert min(moved) > 0.02, "wherever it is, it goes up more"
 
 
-def test_it_imagines_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache) -> None:
+@pytest.mark.parametrize(("name", "logged"), [("imagined_edit", "imagined_gain"), ("residual_td", "residual_gain")])
+def test_it_trains_a_residual_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache, name, logged) -> None:
     cache = make_cache(MIXED)
-    whole, resumed = learner(cache), learner(cache)
-    assert "imagined_gain" in whole.update(0)
+    whole, resumed = learner(cache, name=name), learner(cache, name=name)
+    assert logged in whole.update(0)
     first = whole.residual
     resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
     resumed.begin_round(cache, 1)

@@ -1,12 +1,11 @@
 """A residual that learns off policy, by temporal differences, before the critic of the round."""
 
-import copy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_imagined_edit import BLANK, same, wandering
+from test_imagined_edit import BLANK, wandering
 from tiny_world import MIXED, make_model, tiny
 
 from vla_rl.algorithms import residual_td
@@ -76,20 +75,6 @@ def test_half_of_a_batch_are_chunks_of_people(make_cache) -> None:
     assert {*chosen[: size // 2]} <= people
     alone = chunks._replace(of_people=torch.zeros(0, dtype=torch.int64))
     assert len(algorithm._batch(alone, torch_generator(0, "test", 1))) == size
-
-
-def test_it_learns_once_in_a_round_and_goes_on_as_if_never_interrupted(make_cache) -> None:
-    cache = make_cache(MIXED)
-    whole, resumed = learner(cache), learner(cache)
-    assert "residual_gain" in whole.update(0)
-    first = whole.residual
-    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
-    resumed.begin_round(cache, 1)
-    for algorithm in (whole, resumed):
-        algorithm.update(1)
-    assert whole.residual is first
-    assert same(whole.residual, resumed.residual)
-    assert same(whole.critic, resumed.critic)
 
 
 def test_a_single_member_is_refused() -> None:

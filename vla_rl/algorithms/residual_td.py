@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_rl.algorithms.chunk_critic import followers
+from vla_rl.algorithms.chunk_windows import followers
 from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError

@@ -1,0 +1,40 @@
+"""The chunks in the data that one actor executed, their labels, and which chunk followed each."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vla_rl.algorithms.round_data import Frames, RoundData
+from vla_rl.credit import SegmentKind
+
+
+def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:
+    """Find all chunks that one and the same actor executed, and their labels.
+
+    A window that reaches into another segment is left out; one that reaches beyond the end of its episode is not.
+
+    Args:
+        data: Episodes and their credit.
+        ticks: C.
+        discount: gamma.
+
+    Returns:
+        frames: int64 [N], at which the chunks begin.
+        label: float32 [N], gamma^(ticks to the end) where the chunk led to success, else 0.
+    """
+    credit, every = data.credit, np.arange(data.cache.total_frames)
+    person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
+    judged = credit.viability_mask | (person & credit.known)
+    last, _ = data.cache.later(every, data.cache.total_frames)
+    whole = (every + ticks <= credit.outcome_stop) | (credit.outcome_stop == last + 1)
+    frames = np.flatnonzero(judged & whole)
+    label = np.where(person, credit.actor_outcome, credit.viability_label > 0) * discount ** (last - every)
+    return frames, label[frames].astype(np.float32)
+
+
+def followers(data: RoundData, frames: Frames, ticks: int) -> Frames:
+    """Find the window that the same actor executed so many ticks after each one, int64 [N]: its index in ``frames``,
+    sorted as `windows` gives them. -1: none, because of a takeover, the end of the episode, or no label.
+    """
+    later = frames + ticks
+    index = np.searchsorted(frames, later).clip(max=len(frames) - 1)
+    return np.where((frames[index] == later) & (later < data.credit.outcome_stop[frames]), index, -1)

@@ -1,6 +1,7 @@
 """Whole runs in which a frozen base policy improves behind a proxy."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import yaml
 import vla_rl as vla
 from tests.fakes.interrupted import interrupted, weights
 from tests.fakes.lerobot_configs import shrink_resnet, tiny_config
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
 from vla_rl.cli.main import main
 from vla_rl.core.cache_keys import cache_key
@@ -55,16 +57,32 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run / "run"
 
 
-def practice(base: str, start: Path, out: Path, *options: str) -> Path:
+_SMALL = [each for each in LEARNING if each.startswith(("policy.", "learning.critic", "learning.distill"))]
+OFF_POLICY = ["algorithm=residual_td", "learning.td.updates=4", *_SMALL]
+
+
+def practice(base: str, start: Path, out: Path, *options: str, learning: Sequence[str] = LEARNING) -> Path:
     """Practice with a frozen base policy on the demonstrations of a run."""
     of_task = [f"task.demonstrations={start / 'episodes'}", "budget.demonstrations=0"]
     of_policy = ["policy.kind=proxy", f"policy.base={base}"]
-    assert main(["train", *OPTIONS, *of_task, *of_policy, *LEARNING, *options, "--out", str(out)]) == 0
+    assert main(["train", *OPTIONS, *of_task, *of_policy, *learning, *options, "--out", str(out)]) == 0
     return out
 
 
 def logged(run: Path, name: str) -> list[float]:
     return [record[name] for record in read_records(run / "metrics.jsonl") if name in record]
+
+
+@pytest.mark.slow
+def test_a_residual_of_a_frozen_policy_learns_off_policy(start: Path, tmp_path: Path) -> None:
+    base = start / "policies" / "version_0000"
+    before = cache_key(base)
+    run = practice(str(base), start, tmp_path / "run", learning=OFF_POLICY)
+    assert cache_key(base) == before
+    assert logged(run, "residual_gain")
+    selector = load_policy(find_policy(run).path).selector
+    assert selector.critic is None
+    assert selector.residual.corrects
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def random_episodes(rng, count, longest):
 def test_batch_equals_the_reference_on_random_episodes(rule, options):
     """Over all four options 10,400 episodes for each rule."""
     config = CreditConfig(rule, *options)
-    episodes = random_episodes(np.random.default_rng(options[0]), count=1000, longest=32)
+    episodes = random_episodes(np.random.default_rng(options[0]), count=2600, longest=32)
     sources, success, origin = zip(*episodes, strict=True)
     batch = assign_batch(np.concatenate(sources), [len(s) for s in sources], success, origin, config)
     expected = [reference(*episode, config) for episode in episodes]

@@ -27,8 +27,8 @@ def learner(cache, **changes: dict) -> residual_td.ResidualTD:
 def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residual_td, "_LEARNING_RATE", 1e-3)
     cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
-    algorithm = learner(cache, td={"updates": 600, "batch_size": 64}, best_of_n={"num_samples": 1, "offset_std": 0.0})
-    assert algorithm.update(0)["residual_gain"] > 0.005
+    algorithm = learner(cache, td={"updates": 1500, "batch_size": 64}, best_of_n={"num_samples": 1, "offset_std": 0.0})
+    assert algorithm.update(0)["residual_gain"] > 0.02
     save_learned(algorithm, tmp_path / "policy", 1)
     adjusted, plain = load_policy(tmp_path / "policy"), make_model().acting()
     for state in np.linspace(-0.5, 0.5, 5, dtype=np.float32):

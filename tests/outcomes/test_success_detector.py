@@ -20,13 +20,13 @@ from vla_rl.outcomes.files import judgment_of
 
 @pytest.fixture(scope="module")
 def detector(policy: Path) -> SuccessDetector:
-    return SuccessDetector.fit([played(f"e{index}", index % 2 == 0, index) for index in range(24)], policy)
+    return SuccessDetector.fit([played(f"e{index}", index % 2 == 0, index) for index in range(48)], policy)
 
 
 @pytest.mark.parametrize("success", [True, False])
 def test_it_judges_episodes_that_it_has_not_seen(detector: SuccessDetector, success: bool) -> None:
     judgments = [detector.judge(played("new", success, seed)) for seed in range(100, 120)]
-    assert sum(judgment.success is success for judgment in judgments) >= (10 if success else 17), "24 labels are few"
+    assert sum(judgment.success is success for judgment in judgments) >= 17
     assert not any(judgment.success is (not success) for judgment in judgments)
 
 

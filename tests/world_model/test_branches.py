@@ -36,7 +36,7 @@ def fitted(data: Transitions):
     torch.manual_seed(0)
     return fit_dynamics(
         data,
-        FeatureDynamicsConfig(members=2, steps=200),
+        FeatureDynamicsConfig(members=2, steps=400),
         torch.Generator().manual_seed(1),
     )
 

@@ -32,8 +32,15 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
 
 
 def followers(data: RoundData, frames: Frames, ticks: int) -> Frames:
-    """Find the window that the same actor executed so many ticks after each one, int64 [N]: its index in ``frames``,
-    sorted as `windows` gives them. -1: none, because of a takeover, the end of the episode, or no label.
+    """Find the window that follows each window.
+
+    Args:
+        data: Episodes and their credit.
+        frames: int64 [N], at which the windows begin, as `windows` returns them.
+        ticks: Distance to the following window.
+
+    Returns:
+        int64 [N], index in ``frames``; -1: another actor takes over before it, the episode ends, or it has no label.
     """
     later = frames + ticks
     index = np.searchsorted(frames, later).clip(max=len(frames) - 1)

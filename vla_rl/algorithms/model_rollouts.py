@@ -31,9 +31,8 @@ class BranchConfig:
         kl_coef: Weight of the KL divergence from the policy without residual, in nats per chunk.
         pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
             data correct them there. Otherwise the network that has not trained on the episode of its start does.
-        ood_ratio: Out-of-distribution limit. Dynamics that have not seen the newest chunks predict them and older
-            unseen ones. The residual is not trained if the unexplained variance is more than so many times as high on
-            the newest. 0: no check.
+        ood_ratio: Out-of-distribution limit. Dynamics predict the newest chunks and older ones, and have seen neither.
+            The residual is not trained if the ratio of their unexplained variances is above this limit. 0: no check.
     """
 
     updates: int = 40

@@ -356,9 +356,8 @@ def _switched_on(stream: NumberStream, ticks_ns: Int64Array) -> NDArray[np.bool_
 def _outcome(stream: NumberStream, span: _Span) -> bool | None:
     """Return the last outcome of an episode; None if there is none."""
     index = int(stream.latest(np.array([span.outcome_end]))[0])
-    if index < 0 or stream.captured_ns[index] < span.begin:
-        return None
-    return bool(stream.values[index, 0])
+    is_old = index < 0 or stream.captured_ns[index] < span.begin
+    return None if is_old else bool(stream.values[index, 0])
 
 
 def _pictures(bag: _Bag, stream: PictureStream, index: Int64Array) -> Uint8Array:

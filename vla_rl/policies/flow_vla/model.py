@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from vla_rl.policies.encoders import VOCABULARY, FiLM, TextEncoder, VisionEncode
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
 from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
+from vla_rl.policies.flow_vla.prefix import Prefix
 from vla_rl.policies.layers import Normalizer
 from vla_rl.policies.trainable import TrainablePolicy
 
@@ -44,27 +45,6 @@ class HasSpec(Protocol):
 
     @property
     def spec(self) -> PolicySpec: ...
-
-
-class Prefix(NamedTuple):
-    """What the step graph needs of an observation. A flat structure of tensors, exportable.
-
-    Attributes:
-        keys, values: one [B, heads, N, size] per expert layer.
-        modulation: [B, layers, 4 width].
-        mask: bool [B, N], True where there is a token.
-    """
-
-    keys: list[Tensor]
-    values: list[Tensor]
-    modulation: Tensor
-    mask: Tensor
-
-    def repeat(self, times: int) -> "Prefix":
-        """Each observation ``times`` times in a row, for several draws per observation."""
-        keys = [key.repeat_interleave(times, 0) for key in self.keys]
-        values = [value.repeat_interleave(times, 0) for value in self.values]
-        return Prefix(keys, values, self.modulation.repeat_interleave(times, 0), self.mask.repeat_interleave(times, 0))
 
 
 class FlowVLA(TrainablePolicy):

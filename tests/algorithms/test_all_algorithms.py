@@ -43,7 +43,7 @@ def test_logs_are_finite_and_alike_in_every_update(name, make_cache):
     assert all(log.keys() == logs[0].keys() for log in logs)
     assert all(np.isfinite(list(log.values())).all() for log in logs)
     assert json.loads(json.dumps(logs)) == logs
-    # Residual PPO finds nothing to learn in these episodes, see test_residual_ppo.py.
+    # Residual PPO finds nothing to learn in these episodes, see tests/examples/baselines.
     if "newest_policy" not in find_algorithm(name).requires:
         assert logs[-1].get("actor_loss", logs[-1].get("critic_loss")) > 0
 

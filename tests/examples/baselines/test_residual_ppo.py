@@ -9,8 +9,8 @@ import pytest
 import torch
 from playing import CHUNKS, TICKS, planned, recorded
 from tiny_world import MIXED, make_model, tiny
+from vla_rl_baselines.residual_ppo import played_chunks
 
-from vla_rl.algorithms.residual_ppo import played_chunks
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.types import Observation, Source

@@ -50,15 +50,15 @@ class Cell:
 
 def in_float32(preset: str, changes: Sequence[str] = ()) -> list[str]:
     """Return the changes to a preset that keep the precision of its published cells: float32, the earlier default of
-    every algorithm but `imagined_edit`. Later changes may name another one.
+    every algorithm but those of `ResidualLearning`. Later changes may name another one.
     """
-    from vla_rl.algorithms.imagined_edit import ImaginedEditLearning
+    from vla_rl.algorithms.residual_learner import ResidualLearning
     from vla_rl.core.registry import find
 
     named = [change.partition("=")[2] for change in changes if change.startswith("algorithm=")]
     algorithm = find("algorithms", named[-1] if named else read_yaml(config_file(preset)).get("algorithm", "habc"))
-    imagines = issubclass(algorithm.config_class, ImaginedEditLearning)
-    sections = ["supervised"] if imagines else ["supervised", "learning"]
+    is_mixed = issubclass(algorithm.config_class, ResidualLearning)
+    sections = ["supervised"] if is_mixed else ["supervised", "learning"]
     return [f"{section}.actor.precision=float32" for section in sections]
 
 

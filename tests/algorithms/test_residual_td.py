@@ -64,6 +64,19 @@ def test_value_comes_from_the_next_chunk_of_the_same_actor_or_from_the_outcome(
         assert float(targets[row]) == pytest.approx(float(expected), abs=1e-6)
 
 
+@pytest.mark.slow
+def test_the_residual_grows_with_how_far_chunks_were_moved(make_cache) -> None:
+    cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
+    size = []
+    for factor in (1, 4):
+        algorithm = learner(cache, td={"updates": 600, "batch_size": 64, "size_cost": 0.5})
+        chunks, width = algorithm.chunks(torch_generator(0, "test", 0)), algorithm.model.spec.action_dim
+        chunks.rows[:, -2 * width :] *= factor
+        torch.manual_seed(0)
+        size.append(algorithm.improve(chunks, torch_generator(0, "test", 1))["size"])
+    assert 0.005 < size[0] < 0.5 * size[1], "the same outcomes say less about an offset that nobody has tried"
+
+
 def test_half_of_a_batch_are_chunks_of_people(make_cache) -> None:
     algorithm = learner(make_cache(MIXED))
     chunks = algorithm.chunks(torch_generator(0, "test", 0))

@@ -10,11 +10,12 @@ observation, and t is the tick. a_1:C are the C actions of a chunk. After them t
 
     y = gamma^C min over two members of Q'(z', t', a' + mu(z', t', a')),   at the end of an episode its outcome
     min over Q of E[cross-entropy(sigmoid(Q(z, t, a_1:C)), y)]
-    max over mu of E[mean_m sigmoid(Q_m(z, t, a + mu))] - c E[(mu / bound)^2],   c = size_cost
+    max over mu of E[mean_m sigmoid(Q_m(z, t, a + mu))] - c E[(mu / sigma)^2],   c = size_cost
 
 So value travels backward from chunk to chunk, and a chunk is worth what it makes possible, not only how its own episode
-ended. Q' is a slow copy. In the first round no chunk has been moved so far, and Q overrates some offsets. The episodes
-of the second round show what they are worth. So success may fall after the first round, and rises after the next ones.
+ended. Q' is a slow copy. sigma is how far the chunks in the data were moved in each dimension of an action: Q knows
+nothing about larger offsets, and overrates some. So the first residuals are small. Practice moves chunks farther, and
+the residuals of later rounds grow with what the data say.
 The chunk critic is trained as well. It selects where ``best_of_n.num_samples`` is above 1.
 """
 
@@ -55,7 +56,7 @@ class ResidualTDConfig:
     Attributes:
         updates: Gradient steps of Q in a round. The residual takes one for every two.
         batch_size: Chunks per gradient step. Half of them are people's, where there are any (RLPD, arXiv 2302.02948).
-        size_cost: c, what an offset at its bound costs in probability of success.
+        size_cost: c, what an offset of one standard deviation of those in the data costs in probability of success.
     """
 
     updates: int = 4000
@@ -152,6 +153,8 @@ class ResidualTD(ResidualLearner):
         residual.fit_inputs(chunks.seen)
         critic = self._new_q(chunks.rows)
         slow = copy.deepcopy(critic)
+        width = self.model.spec.action_dim
+        spread = critic.scale[-2 * width : -width]  # sigma
         optimizers = [torch.optim.Adam(part.parameters(), _LEARNING_RATE, fused=True) for part in (critic, residual)]
         for step in track(range(config.updates), "residual", "update"):
             chosen = self._batch(chunks, generator)
@@ -164,7 +167,7 @@ class ResidualTD(ResidualLearner):
             if step >= _CRITIC_FIRST * config.updates and step % _STEPS_PER_ACTOR_STEP == 0:
                 offset = residual(chunks.seen[chosen])
                 value = critic(self._moved(chunks.drawn[chosen], offset)).sigmoid().mean()
-                _step(optimizers[1], config.size_cost * (offset / residual.config.bound).square().mean() - value)
+                _step(optimizers[1], config.size_cost * (offset / spread).square().mean() - value)
         with torch.no_grad():
             offset, drawn = residual(chunks.seen[chosen]), chunks.drawn[chosen]
             value = critic(self._moved(drawn, offset)).sigmoid().mean()

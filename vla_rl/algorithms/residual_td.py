@@ -217,6 +217,8 @@ class ResidualTD(ResidualLearner):
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
+    """Descend along the optimizer's own weights; other weights behind the loss cost no gradient."""
+    weights = optimizer.param_groups[0]["params"]
+    for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+        weight.grad = gradient
     optimizer.step()

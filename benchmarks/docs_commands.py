@@ -71,7 +71,7 @@ SMALLER_PYTHON = {
 # Run by tests of their own, under the same arguments.
 ELSEWHERE = {
     r"python -m vla_rl\.policies\.lerobot_adapter": "tests/policies/test_lerobot_adopt.py",
-    r"python -m vla_rl\.policies\.lerobot_plugin": "tests/policies/test_lerobot_commands.py",
+    r"python -m lerobot_policy_vla_rl": "tests/policies/test_lerobot_commands.py",
     r"lerobot-(eval|train)\b": "tests/policies/test_lerobot_commands.py",
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"python examples/scripts/improve_": "tests/examples/test_scripts.py",

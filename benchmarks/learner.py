@@ -9,11 +9,14 @@ that a busy machine slows all.
 import argparse
 import itertools
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.docs_commands import ROOT
 
 _BLOCK_UPDATES = 4
 
@@ -109,7 +112,8 @@ def _lerobot_steps(folder: Path, config: Any, control_hz: float) -> list[Callabl
     from lerobot.scripts.lerobot_train import update_policy
     from lerobot.utils.logging_utils import AverageMeter, MetricsTracker
 
-    from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
+    sys.path.append(str(ROOT / "plugins" / "lerobot_policy_vla_rl"))
+    from lerobot_policy_vla_rl.configuration_vla_rl import VlaRlConfig
 
     asked = VlaRlConfig(flow=config.policy, discrete_dims=config.execution.discrete_dims, device="cpu")
     ahead = {"action": [step / control_hz for step in asked.action_delta_indices]}

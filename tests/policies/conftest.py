@@ -61,7 +61,7 @@ def ours(workplace: Path) -> Path:
     random = np.random.default_rng(0)
     statistics = Statistics.from_arrays(random.normal(size=(64, DIMS)), random.normal(size=(64, DIMS)), (3, 7))
     torch.manual_seed(0)
-    arguments = documented("python", "vla_rl.policies.lerobot_plugin")
+    arguments = documented("python", "lerobot_policy_vla_rl")
     FlowVLA(FlowVLAConfig(**TINY), spec, statistics).save(workplace / arguments[2])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", arguments[1:])

@@ -50,7 +50,7 @@ def lerobot() -> Iterator[pytest.MonkeyPatch]:
         warnings.simplefilter("ignore")
         pytest.importorskip("transformers", reason="SmolVLA and pi need the extra 'lerobot-policies'")
         pytest.importorskip("diffusers", reason="the diffusion policy needs the extra 'lerobot-policies'")
-        import vla_rl.policies.lerobot_plugin  # noqa: F401
+        import lerobot_policy_vla_rl  # noqa: F401
 
         shrink_resnet(patch)
         logging.disable(logging.WARNING)
@@ -290,7 +290,7 @@ class TestPlugin:
         from lerobot.configs.parser import load_plugin
         from lerobot.policies.factory import get_policy_class, make_policy_config
 
-        load_plugin("vla_rl.policies.lerobot_plugin")
+        load_plugin("lerobot_policy_vla_rl")
         assert get_policy_class("vla_rl").name == "vla_rl"
         assert make_policy_config("vla_rl", device="cpu").chunk_size == 16
 
@@ -312,8 +312,7 @@ class TestPlugin:
     def test_a_trained_policy_acts_the_same_under_lerobot(self, tmp_path: Path) -> None:
         from lerobot.configs import PreTrainedConfig
         from lerobot.policies.factory import get_policy_class, make_pre_post_processors
-
-        from vla_rl.policies.lerobot_plugin.__main__ import convert
+        from lerobot_policy_vla_rl.__main__ import convert
 
         ours = make_model(discrete_dims=(1,))
         ours.save(tmp_path / "ours")

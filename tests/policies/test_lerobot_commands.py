@@ -40,7 +40,7 @@ class TestEval:
         assert len(list(Path("out/videos").rglob("*.mp4"))) == 2
 
     def test_with_the_plug_in_named_and_two_at_once(self, lerobot: Callable[..., None], ours: Path) -> None:
-        named = "--policy.discover_packages_path=vla_rl.policies.lerobot_plugin"
+        named = "--policy.discover_packages_path=lerobot_policy_vla_rl"
         arguments = [f"--policy.path={ours}", "--env.type=vla_rl", f"--env.task={TASK}", named, *SHORT]
         lerobot("lerobot-eval", *arguments, "--eval.batch_size=2", "--eval.use_async_envs=false")
         assert score()["n_episodes"] == 2

@@ -57,7 +57,7 @@ def test_the_documented_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """lerobot's engine asks our policy for chunks that go on from what is left, and the arm moves all the while."""
-    from vla_rl.policies.lerobot_plugin.modeling_vla_rl import VlaRlPolicy
+    from lerobot_policy_vla_rl.modeling_vla_rl import VlaRlPolicy
 
     calls: list[tuple[int, torch.Tensor | None]] = []
     predict = VlaRlPolicy.predict_action_chunk
@@ -89,8 +89,8 @@ def test_the_documented_line(
 class TestGuidance:
     @pytest.fixture(scope="class")
     def policy(self, tmp_path_factory: pytest.TempPathFactory) -> Any:
-        from vla_rl.policies.lerobot_plugin.__main__ import convert  # at the top it would cost every collection 6 s
-        from vla_rl.policies.lerobot_plugin.modeling_vla_rl import VlaRlPolicy
+        from lerobot_policy_vla_rl.__main__ import convert  # at the top it would cost every collection 6 s
+        from lerobot_policy_vla_rl.modeling_vla_rl import VlaRlPolicy
 
         folder = tmp_path_factory.mktemp("policy")
         make_model().save(folder / "ours")

@@ -1,5 +1,7 @@
-"""lerobot imports this by the name of its distribution; importing ours registers what there is."""
+"""Policies of vla-rl in lerobot's own tools: the policy type ``vla_rl``.
 
-import vla_rl.policies.lerobot_plugin as lerobot_plugin
+lerobot imports every installed distribution whose name begins with ``lerobot_policy_``. Importing this registers the
+type.
+"""
 
-__all__ = ["lerobot_plugin"]
+from lerobot_policy_vla_rl import configuration_vla_rl as configuration_vla_rl

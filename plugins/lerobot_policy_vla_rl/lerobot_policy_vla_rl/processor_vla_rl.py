@@ -4,7 +4,7 @@ from typing import Any
 
 from lerobot.processor import make_default_pre_post_processors
 
-from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
+from lerobot_policy_vla_rl.configuration_vla_rl import VlaRlConfig
 
 
 def make_vla_rl_pre_post_processors(config: VlaRlConfig, dataset_stats: dict[str, Any] | None = None) -> Any:

@@ -1,6 +1,6 @@
 """A policy of ours as a folder that lerobot-eval and lerobot-rollout load.
 
-Example: python -m vla_rl.policies.lerobot_plugin runs/demo/policies/version_0003 runs/demo/lerobot
+Example: python -m lerobot_policy_vla_rl runs/demo/policies/version_0003 runs/demo/lerobot
 """
 
 import sys
@@ -20,8 +20,8 @@ def convert(policy: Path, out: Path) -> None:
     from lerobot.configs import FeatureType, PolicyFeature
     from lerobot.policies.factory import make_pre_post_processors
 
-    from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
-    from vla_rl.policies.lerobot_plugin.modeling_vla_rl import VlaRlPolicy
+    from lerobot_policy_vla_rl.configuration_vla_rl import VlaRlConfig
+    from lerobot_policy_vla_rl.modeling_vla_rl import VlaRlPolicy
 
     model = need_flow_vla(load_model(policy)[0], "lerobot's plugin")
     spec = model.spec
@@ -52,4 +52,4 @@ if __name__ == "__main__":
     try:
         convert(*map(Path, sys.argv[1:3]))
     except (UserError, TypeError) as error:
-        sys.exit(f"usage: python -m vla_rl.policies.lerobot_plugin POLICY OUT ({error})")
+        sys.exit(f"usage: python -m lerobot_policy_vla_rl POLICY OUT ({error})")

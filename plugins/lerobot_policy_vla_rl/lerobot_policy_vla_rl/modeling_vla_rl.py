@@ -8,12 +8,12 @@ from lerobot.policies.pretrained import PreTrainedPolicy
 from lerobot.policies.rtc.modeling_rtc import RTCProcessor
 from torch import Tensor
 
+from lerobot_policy_vla_rl.configuration_vla_rl import VlaRlConfig
 from vla_rl.core.normalization import Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.base import Indicator, PolicyBatch
 from vla_rl.policies.flow_vla import FlowVLA
 from vla_rl.policies.guidance import sample_guided
-from vla_rl.policies.lerobot_plugin.configuration_vla_rl import VlaRlConfig
 
 _IMAGES, _STATE, _ACTION = "observation.images.", "observation.state", "action"
 

@@ -28,17 +28,16 @@ def measure_metaworld(tasks: Sequence[str] = (), blocks: int = 3) -> dict[str, A
         blocks: how often environment and bare benchmark take turns.
     """
     import gymnasium
-
-    from sim.registration import META_WORLD_TASKS
+    from vla_rl_benchmarks.metaworld_tasks import IDS
 
     rows: list[dict[str, Any]] = []
-    for task in tasks or META_WORLD_TASKS:
+    for task in tasks or IDS:
         env: Any = gymnasium.make(task, image_size=IMAGE_SIZE, renderer="raycast").unwrapped
         rows.append({"task": task, **_compare(env, blocks)})
         env.close()
         print(json.dumps(rows[-1]), file=sys.stderr)
     return {
-        "metaworld_tasks": len(META_WORLD_TASKS),
+        "metaworld_tasks": len(IDS),
         "metaworld_steps_per_s_two_cameras": statistics.median(row["steps_per_s"] for row in rows),
         "bare_steps_per_s": statistics.median(row["bare_steps_per_s"] for row in rows),
         "bare_ratio_metaworld": statistics.median(row["ratio"] for row in rows),
@@ -50,15 +49,15 @@ def measure_metaworld(tasks: Sequence[str] = (), blocks: int = 3) -> dict[str, A
 
 def measure_experts(episodes: int = 10) -> list[dict[str, Any]]:
     """Successes of every scripted expert without noise, on seeds from 0, and its mean steps to success: the figures of
-    `sim.adapters.metaworld_tasks`.
+    `vla_rl_benchmarks.metaworld_tasks`.
     """
     import gymnasium
+    from vla_rl_benchmarks.metaworld_tasks import IDS
 
     import sim
-    from sim.registration import META_WORLD_TASKS
 
     rows = []
-    for task, native_name in META_WORLD_TASKS.items():
+    for task, native_name in IDS.items():
         env: Any = gymnasium.make(task, image_size=16).unwrapped
         env.drawing = False
         expert, steps = sim.make_expert(env), []
@@ -147,7 +146,8 @@ def _ablation(task: str) -> list[dict[str, Any]]:
 
 
 def _raycast_ways(env: Any) -> dict[str, Callable[[], Any]]:
-    from sim.adapters.metaworld import LINKS
+    from vla_rl_benchmarks.metaworld_env import LINKS
+
     from sim.hulls import with_hulls
     from sim.raycast import RaycastRenderer
 
@@ -164,8 +164,8 @@ def _raycast_ways(env: Any) -> dict[str, Callable[[], Any]]:
 
 def _egl_ways(env: Any) -> dict[str, Callable[[], Any]]:
     import mujoco
+    from vla_rl_benchmarks.metaworld_env import LINKS
 
-    from sim.adapters.metaworld import LINKS
     from sim.egl import EglRenderer
     from sim.hulls import with_hulls
 

@@ -8,8 +8,6 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.adapters.metaworld_tasks import TASKS as METAWORLD_NAMES
-from sim.adapters.metaworld_tasks import task_id
 from vla_rl.core.errors import UserError
 
 _OURS = {
@@ -19,19 +17,14 @@ _OURS = {
     "PickPlace": "pick_place",
 }
 TASKS = tuple(f"vla_rl/{name}-v0" for name in _OURS)
-"""Ids of our own tasks. Meta-World's are registered too: `META_WORLD_TASKS`."""
+"""Ids of our own tasks."""
 
 COLOR_TASKS = {f"vla_rl/Pick{color.capitalize()}-v0": color for color in ("red", "yellow", "violet")}
 """Ids of one scene's three tasks, which differ only in the sentence, and the color that each asks for."""
 
-META_WORLD_TASKS = {task_id(name): name for name in METAWORLD_NAMES}
-"""Ids of all of Meta-World's tasks, and Meta-World's own name of each."""
-
-
 _ENTRY_POINTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"vla_rl/{name}-v0": (f"sim.tasks.{module}:{name}Env", {}) for name, module in _OURS.items()},
     **{name: ("sim.tasks.pick_color:PickColorEnv", {"color": color}) for name, color in COLOR_TASKS.items()},
-    **{name: ("sim.adapters.metaworld:MetaWorldEnv", {"native_name": of}) for name, of in META_WORLD_TASKS.items()},
 }  # id -> where its class is, and its arguments
 
 

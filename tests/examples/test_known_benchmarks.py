@@ -11,7 +11,7 @@ import sim
 from robot_io.env_robot import EnvRobot
 from vla_rl.acting.task import episode_limit, make_env
 from vla_rl.acting.task_config import TaskConfig
-from vla_rl.acting.task_names import SUITES, all_tasks, find_task
+from vla_rl.acting.task_names import SUITES, all_tasks, find_task, task_names
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.logging_setup import library_output_once
@@ -198,9 +198,24 @@ def test_known_tasks_are_listed_with_what_to_install(monkeypatch):
     monkeypatch.setattr("vla_rl.acting.task_names.find_spec", lambda module: None)
     listed = all_tasks()
     assert "examples/benchmarks[robosuite]" in listed["robosuite/PickPlaceCan-v0"]
-    assert "vla-rl[benchmarks]" in listed["vla_rl/MetaWorldBoxClose-v0"]
+    assert "examples/benchmarks[metaworld]" in listed["vla_rl/MetaWorldBoxClose-v0"]
     assert listed["vla_rl/PegInsert-v0"] == ""
     assert {name for suite in SUITES for name in suite.tasks if "*" not in name} <= set(listed)
+    assert "vla_rl/MetaWorld*" not in listed
+
+
+def test_fifty_tasks_that_are_not_installed_are_one_line(monkeypatch):
+    ours = tuple(name for name in task_names() if "MetaWorld" not in name)
+    monkeypatch.setattr("vla_rl.acting.task_names.names", lambda group: ours)
+    monkeypatch.setattr("vla_rl.acting.task_names.task_names", lambda: ours)
+    assert "examples/benchmarks[metaworld]" in all_tasks()["vla_rl/MetaWorld*"]
+    assert sum("MetaWorld" in name for name in all_tasks()) == 1
+
+
+def test_a_wrong_name_of_an_installed_suite_is_no_missing_suite(monkeypatch):
+    monkeypatch.setattr("vla_rl.acting.task_names.find_spec", lambda module: True)
+    with pytest.raises(ConfigError, match="Did you mean 'vla_rl/MetaWorldDoorOpen-v0'"):
+        find_task("vla_rl/MetaWorldDorOpen-v0")
 
 
 def test_a_known_task_that_is_not_installed_names_the_command(monkeypatch):

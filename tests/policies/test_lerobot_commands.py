@@ -46,7 +46,7 @@ class TestEval:
         assert score()["n_episodes"] == 2
 
     def test_act_on_meta_world_by_the_documented_line(self, lerobot: Callable[..., None]) -> None:
-        pytest.importorskip("metaworld", reason="needs the extra 'benchmarks'")
+        pytest.importorskip("metaworld", reason="Meta-World is not installed")
         write_policy("act", Path("models/my_act"), 96, 4)
         lerobot("lerobot-eval", *documented("lerobot-eval", "models/my_act"), *SHORT)
         assert score()["n_episodes"] == 2

@@ -146,7 +146,7 @@ def test_one_part_at_a_time(blind_env):
 
 def test_meta_world_is_driven_too():
     pytest.importorskip("metaworld")
-    env = gymnasium.make("vla_rl/MetaWorldButtonPress-v0").unwrapped
+    env = gymnasium.make("vla_rl_benchmarks.metaworld_tasks:vla_rl/MetaWorldButtonPress-v0").unwrapped
     env.drawing, env.max_episode_steps = False, 499
     lengths = {}
     for name in ("better_1", "worse_1"):

@@ -2,11 +2,11 @@
 
 import contextlib
 import difflib
+import fnmatch
 import functools
 import importlib
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from importlib.metadata import packages_distributions
 from importlib.util import find_spec
 from typing import Any
@@ -44,7 +44,7 @@ SUITES = (
     ),
     Suite("ogbench", ("ogbench/CubeSingle-v0", "ogbench/CubeDouble-v0"), _OURS.format(extra="ogbench")),
     Suite("gym_aloha", ("aloha/TransferCube-v0", "aloha/Insertion-v0"), _OURS.format(extra="aloha")),
-    Suite("metaworld", ("vla_rl/MetaWorld*",), "pip install 'vla-rl[benchmarks]'"),
+    Suite("metaworld", ("vla_rl/MetaWorld*",), _OURS.format(extra="metaworld")),
 )
 """The known benchmarks, installed or not; ``docs/known_benchmarks.md`` describes them."""
 _CONVENTION = re.compile(r"gym(nasium)?_\w+")  # how packages of environments are named
@@ -94,16 +94,16 @@ def task_names() -> tuple[str, ...]:
 
 def all_tasks() -> dict[str, str]:
     """Names of `task_names` and of the known benchmarks -> command that installs what is missing; "" if nothing is."""
-    known = [name for suite in SUITES for name in suite.tasks if not name.endswith("*")]
-    return {name: how_to_install(name) for name in sorted({*task_names(), *known})}
+    missing = {pattern for suite in SUITES for pattern in suite.tasks if not fnmatch.filter(task_names(), pattern)}
+    return {name: how_to_install(name) for name in sorted({*task_names(), *missing})}
 
 
 def how_to_install(name: str) -> str:
     """Command that installs a known benchmark's task; "" if it is installed or no task of `SUITES`."""
     for suite in SUITES:
         for pattern in suite.tasks:
-            if fnmatchcase(name, pattern):
-                declared = name in names("tasks") or name in gymnasium.registry
+            if fnmatch.fnmatchcase(name, pattern):
+                declared = fnmatch.filter(names("tasks"), pattern)
                 return "" if declared and find_spec(suite.module) else suite.install
     return ""
 

@@ -46,7 +46,6 @@ VERBS = {
 EXTRAS = {
     "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "PIL", "scipy", "rich"),
     "vlm": ("transformers",),
-    "benchmarks": ("metaworld", "gym_aloha"),
     "ros": ("rosbags",),
     "trt": ("onnx", "onnxscript", "polygraphy"),
     "viz": ("rerun",),

@@ -17,7 +17,7 @@ from gymnasium.wrappers import AddRenderObservation
 from lerobot.configs import FeatureType, PolicyFeature
 from lerobot.envs.configs import EnvConfig
 
-import sim  # registers our tasks, in lerobot's worker processes too: unpickling `make_environment` imports this module
+from vla_rl.acting.task_names import find_task
 from vla_rl.core.errors import UserError
 
 _STATES = {"agent_pos": "observation.state", "environment_state": "observation.environment_state"}
@@ -31,7 +31,7 @@ class VlaRlEnvConfig(EnvConfig):
     Its features, its rate and the length of its episodes are read from the environment itself, when the config is made.
 
     Attributes:
-        task: gymnasium id; ``package:Name-v0`` imports the package first.
+        task: name of a task, as in vla-rl; ``package:Name-v0`` imports the package first.
         fps: steps per second, as the environment says.
         difficulty, image_size, renderer: of our tasks, see `sim.interface.CameraEnv`; None: the environment's default.
         episode_length: steps after which an episode ends; None: as long as the environment says.
@@ -118,11 +118,10 @@ def make_environment(task: str, options: dict[str, Any]) -> _AsLerobotAsks:
     """One environment for lerobot. One that observes nothing but numbers is given its own picture as a camera.
 
     Raises:
-        gymnasium.error.Error, ModuleNotFoundError: if there is none of this id.
+        UserError: if there is none of this name, or it does not say how long an episode is.
         TypeError: if it does not take the options.
-        UserError: if it does not say how long an episode is.
     """
-    env = gymnasium.make(task, render_mode="rgb_array", disable_env_checker=True, **options)
+    env = gymnasium.make(find_task(task), render_mode="rgb_array", disable_env_checker=True, **options)
     if isinstance(env.observation_space, spaces.Box) and len(env.observation_space.shape) == 1:
         env = AddRenderObservation(env, render_only=False, render_key="pixels", obs_key="agent_pos")
     return _AsLerobotAsks(env, task)
@@ -151,4 +150,4 @@ def _features(env: _AsLerobotAsks) -> Iterator[tuple[str, str, PolicyFeature]]:
     yield "action", "action", PolicyFeature(FeatureType.ACTION, acted.shape)
 
 
-__all__ = ["VlaRlEnvConfig", "make_environment", "sim"]
+__all__ = ["VlaRlEnvConfig", "make_environment"]

@@ -5,17 +5,17 @@ reward becomes 1 at success, which ends the episode; Meta-World's dense reward o
 """
 
 import warnings
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.adapters.metaworld_tasks import TASKS
-from sim.adapters.optional import import_benchmark
+from sim.experts.base import CorrelatedNoise, expert_rng
 from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, StepResult, observation_space
 from sim.rendering import Renderer
-from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl_benchmarks.scene import import_suite
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
 _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
@@ -27,50 +27,79 @@ _GOAL_MARK = "goal_mark"
 GOAL_MARK_RADIUS_M, GOAL_MARK_COLOR = 0.02, (1.0, 0.0, 1.0)  # a color that nothing else in these scenes has
 
 
+@dataclass(frozen=True)
+class MetaWorldTask:
+    """What we add to one of Meta-World's tasks: a sentence, a time limit, a view and, where it takes one, a goal mark.
+
+    Attributes:
+        sentence: Task sentence of the policy.
+        expert_steps: how long Meta-World's scripted policy takes, the mean over its successes without noise.
+        fields_of_view: vertical, of the front and the top camera, in degrees.
+        shift: how far both cameras are moved from the middle of the table, x, y, z in meters.
+        goal_mark: whether a colored ball stands where the goal is. Meta-World hides the goal of these tasks from its
+            observation and draws it only as a site. It differs between episodes, and no object shows it, so pictures
+            alone would not be enough.
+        takes_noise: Whether the scripted policy still succeeds with the noise of demonstrations. Otherwise its
+            demonstrations have none: those that succeed with noise would be few, and slower.
+    """
+
+    sentence: str
+    expert_steps: int
+    fields_of_view: tuple[float, float] = (52.0, 52.0)
+    shift: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    goal_mark: bool = False
+    takes_noise: bool = True
+
+    @property
+    def max_episode_steps(self) -> int:
+        """Three times what the expert takes, in whole fifties, and at least 250."""
+        return max(250, self.expert_steps * 3 // 50 * 50)
+
+
 class MetaWorldEnv(CameraEnv):
-    """One Meta-World task.
+    """One Meta-World task. Arguments as of `CameraEnv`; `metaworld_tasks` has a subclass for each task.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in meters and the
     gripper's opening, 0 to 1. Where nothing in the scene says where the goal is, a colored ball marks it
     (`MetaWorldTask.goal_mark`); it touches nothing.
 
-    Arguments as of `CameraEnv`, and the first:
-        native_name: Meta-World's own name of the task, such as "button-press-v3"; `metaworld_tasks.TASKS` has them.
-
     Unlike in Meta-World's own pictures, the links of the arm are coarse convex hulls, and the ray caster draws a
     texture as its mean color.
 
+    Attributes:
+        native_name: Meta-World's own name of the task, such as "button-press-v3".
+        task: What we add to it.
+
     Raises:
-        UserError: an argument that does not fit, or metaworld is not installed.
+        UserError: An argument that does not fit, or metaworld is not installed.
     """
 
-    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}  # noqa: RUF012 - gymnasium declares it so
-    expert: ClassVar[str] = "sim.experts.metaworld:MetaWorldExpert"
+    native_name: ClassVar[str]
+    task: ClassVar[MetaWorldTask]
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}
+    expert: ClassVar[str] = "vla_rl_benchmarks.metaworld_env:MetaWorldExpert"
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)
     action_kind: ClassVar[tuple[str, ...]] = (DELTA, DELTA, DELTA, ABSOLUTE)
     state_names: ClassVar[tuple[str, ...]] = ("x", "y", "z", "gripper")
     state_units: ClassVar[tuple[str, ...]] = ("m", "m", "m", "")
     action_names: ClassVar[tuple[str, ...]] = state_names  # in no unit: shares of `STEP_M` and of an effort
 
-    def __init__(self, native_name: str, **arguments: Any) -> None:
-        if native_name not in TASKS:
-            raise UserError(f"Meta-World has no task {native_name!r}.{did_you_mean(native_name, TASKS)}")
-        self.native_name, self._task = native_name, TASKS[native_name]
-        self.task_description, self.expert_steps = self._task.sentence, self._task.expert_steps
-        self.max_episode_steps = self._task.max_episode_steps
+    def __init__(self, **arguments: Any) -> None:
+        self.task_description, self.expert_steps = self.task.sentence, self.task.expert_steps
+        self.max_episode_steps = self.task.max_episode_steps
         super().__init__(**arguments)
 
     def _build(self, renderer: str) -> None:
-        metaworld = import_benchmark("metaworld")
+        metaworld = import_suite("metaworld", "metaworld")
         benchmark = metaworld.MT1(self.native_name, seed=0)
         native_class = benchmark.train_classes[self.native_name]
-        self.native = (_with_goal_mark(native_class) if self._task.goal_mark else native_class)()
+        self.native = (_with_goal_mark(native_class) if self.task.goal_mark else native_class)()
         self.native.set_task(benchmark.train_tasks[0])
         # Only after set_task, which freezes the scene: without these two, every episode would be the same.
         self.native._freeze_rand_vec = False
         self.native.seeded_rand_vec = True
-        for camera, field in zip(CAMERAS, self._task.fields_of_view, strict=True):
-            eye, look_at = (np.add(point, self._task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
+        for camera, field in zip(CAMERAS, self.task.fields_of_view, strict=True):
+            eye, look_at = (np.add(point, self.task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
             _aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
         self.action_space = self.native.action_space
         self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
@@ -114,7 +143,7 @@ class MetaWorldEnv(CameraEnv):
             self.native.seed(seed)
             mujoco.mj_resetData(self.native.model, self.native.data)
             observation, _ = self.native.reset()
-        if self._task.goal_mark:
+        if self.task.goal_mark:
             self.native.model.body(_GOAL_MARK).pos = self.native._target_pos
         # The benchmark moves static bodies without computing where that takes their geoms.
         mujoco.mj_kinematics(self.native.model, self.native.data)
@@ -125,6 +154,44 @@ class MetaWorldEnv(CameraEnv):
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera])
+
+
+class MetaWorldExpert:
+    """Meta-World's own scripted policy of a task. Like our experts, it decides from the present state alone.
+
+    Arguments and methods as in `sim.experts.base.Expert`.
+    """
+
+    meters_per_action = STEP_M
+
+    def __init__(self, env: Any, action_noise: float = 0.0) -> None:
+        self.env: MetaWorldEnv = env.unwrapped
+        self.action_noise = action_noise if self.env.task.takes_noise else 0.0
+        self.pace = 1.0
+        self._policy = import_suite("metaworld.policies", "metaworld").ENV_POLICY_MAP[self.env.native_name]()
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode: the seed determines the noise."""
+        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / STEP_M, (3,))
+
+    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the clean action (the label) and the one to send, both float32 [4] and within bounds."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it warns at every step that its own actions are cut to [-1, 1]
+            clean = np.clip(self._policy.get_action(self.env.native_observation), -1.0, 1.0)
+        clean[:3] *= self.pace
+        sent = clean.copy()
+        sent[:3] = np.clip(sent[:3] + self._noise.draw(), -1.0, 1.0)
+        return clean.astype(np.float32), sent.astype(np.float32)
+
+    def progress(self) -> float:
+        """Return the best of Meta-World's dense reward so far, 0 to 1."""
+        return self.env.progress
+
+    def last_sent(self) -> NDArray[np.float64]:
+        """Return the action of the last step, float64 [4]."""
+        return self.env.last_action
 
 
 def _with_goal_mark(native_class: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Known benchmarks behind our interface; skipped where the `benchmarks` extra is not installed."""
+"""Meta-World behind our interface; skipped where it is not installed."""
 
 import subprocess
 import sys
@@ -7,10 +7,9 @@ import warnings
 import gymnasium
 import numpy as np
 import pytest
+from vla_rl_benchmarks.metaworld_tasks import IDS, TASKS
 
 import sim
-from sim.adapters.metaworld_tasks import TASKS
-from sim.registration import META_WORLD_TASKS
 from sim.supervisor import ScriptedSupervisor, SupervisorConfig
 from vla_rl.core.errors import UserError
 
@@ -43,7 +42,7 @@ def test_same_interface_as_our_tasks(name):
     env.close()
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in META_WORLD_TASKS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in IDS])
 def test_every_meta_world_task_steps_and_has_an_expert(name):
     env = make(name, image_size=16)
     observation, _ = env.reset(seed=0)
@@ -59,20 +58,15 @@ def test_meta_worlds_own_list_of_tasks_is_the_registered_one():
     make(META_WORLD[0]).close()
     from metaworld.policies import ENV_POLICY_MAP
 
-    assert list(META_WORLD_TASKS.values()) == sorted(ENV_POLICY_MAP)
-    assert META_WORLD_TASKS["vla_rl/MetaWorldPickOutOfHole-v0"] == "pick-out-of-hole-v3"
-    assert set(META_WORLD_TASKS) < set(gymnasium.registry)
+    assert list(IDS.values()) == sorted(ENV_POLICY_MAP)
+    assert IDS["vla_rl/MetaWorldPickOutOfHole-v0"] == "pick-out-of-hole-v3"
+    assert set(IDS) < set(gymnasium.registry)
 
 
 def test_every_meta_world_task_has_its_own_sentence_and_time_enough():
     assert len({task.sentence for task in TASKS.values()}) == len(TASKS)
     for task in TASKS.values():
         assert task.max_episode_steps >= max(250, 2.5 * task.expert_steps)
-
-
-def test_an_unknown_meta_world_task_is_answered_with_the_nearest():
-    with pytest.raises(UserError, match="'door-open-v3'"):
-        gymnasium.make("vla_rl/MetaWorldDoorOpen-v0", native_name="dor-open-v3")
 
 
 def test_importing_sim_imports_no_benchmark():
@@ -153,5 +147,5 @@ def test_the_rest_action_of_steps_is_no_motion():
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "metaworld", None)
-    with pytest.raises(UserError, match=r"vla-rl\[benchmarks\]"):
+    with pytest.raises(UserError, match=r"examples/benchmarks\[metaworld\]"):
         gymnasium.make(META_WORLD[0])

@@ -1,41 +1,13 @@
-"""What we add to Meta-World's list of tasks: a sentence, a time limit, a view and, where it takes one, a goal mark.
+"""Meta-World's tasks, each with a sentence, a time limit, a view and, where it takes one, a goal mark.
 
-Imported with `sim`, so it imports nothing of Meta-World's.
+Importing this registers them with Gymnasium. It imports nothing of Meta-World's.
 """
 
-from dataclasses import dataclass
+from typing import Any
 
-Point = tuple[float, float, float]
+import gymnasium
 
-
-@dataclass(frozen=True)
-class MetaWorldTask:
-    """One task; `TASKS` has it under Meta-World's own name.
-
-    Attributes:
-        sentence: Task sentence of the policy.
-        expert_steps: how long Meta-World's scripted policy takes, the mean over its successes without noise.
-        fields_of_view: vertical, of the front and the top camera, in degrees.
-        shift: how far both cameras are moved from the middle of the table, x, y, z in meters.
-        goal_mark: whether a colored ball stands where the goal is. Meta-World hides the goal of these tasks from its
-            observation and draws it only as a site. It differs between episodes, and no object shows it, so pictures
-            alone would not be enough.
-        takes_noise: Whether the scripted policy still succeeds with the noise of demonstrations. Otherwise its
-            demonstrations have none: those that succeed with noise would be few, and slower.
-    """
-
-    sentence: str
-    expert_steps: int
-    fields_of_view: tuple[float, float] = (52.0, 52.0)
-    shift: Point = (0.0, 0.0, 0.0)
-    goal_mark: bool = False
-    takes_noise: bool = True
-
-    @property
-    def max_episode_steps(self) -> int:
-        """Three times what the expert takes, in whole fifties, and at least 250."""
-        return max(250, self.expert_steps * 3 // 50 * 50)
-
+from vla_rl_benchmarks.metaworld_env import MetaWorldEnv, MetaWorldTask
 
 TASKS = {
     "assembly-v3": MetaWorldTask("put the ring on the peg", 90, (46.0, 46.0), takes_noise=False),
@@ -114,7 +86,15 @@ Every scripted policy solves at least eight of ten episodes within the time limi
 """
 
 
-def task_id(native_name: str) -> str:
-    """Id under which a task is registered: `vla_rl/MetaWorldButtonPress-v0` for "button-press-v3"."""
-    words = native_name.removesuffix("-v3").split("-")
-    return f"vla_rl/MetaWorld{''.join(word.capitalize() for word in words)}-v0"
+def _class_name(native_name: str) -> str:
+    return "".join(word.capitalize() for word in native_name.removesuffix("-v3").split("-"))
+
+
+IDS = {f"vla_rl/MetaWorld{_class_name(name)}-v0": name for name in TASKS}
+"""Names of the tasks in vla-rl and Gymnasium, such as `vla_rl/MetaWorldButtonPress-v0`, with Meta-World's own names."""
+
+for _id, _name in IDS.items():
+    _members = {"native_name": _name, "task": TASKS[_name], "__module__": __name__}
+    _class: Any = type(_class_name(_name), (MetaWorldEnv,), _members)
+    globals()[_class.__name__] = _class  # the entry points name the classes
+    gymnasium.register(_id, entry_point=_class)

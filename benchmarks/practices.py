@@ -70,7 +70,7 @@ METHODS = {
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
-    "residual_td": ["algorithm=residual_td"],
+    "residual_td": ["algorithm=residual_td", "exploration=0.25"],
     "residual_ppo": ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [

@@ -63,13 +63,9 @@ def check_version(version: str) -> None:
 
 
 def engine_key(deployment: Deployment, graph: str, library: tuple[BackendName, str, int], without_gpu: bool) -> str:
-    """Return the key of an engine, which holds the weights that it was built with.
+    """Return the key of an engine of a graph, which holds the weights that it was built with.
 
-    Args:
-        deployment: Of the graph.
-        graph: Name of the graph.
-        library: Backend, its version and the GPU's compute capability.
-        without_gpu: As of `build_engines`.
+    ``library`` is the backend, its version and the GPU's compute capability.
     """
     weights = deployment.manifest.weights
     contents = [deployment.manifest.graphs[graph].sha256, weights.sha256 if weights else ""]
@@ -77,12 +73,9 @@ def engine_key(deployment: Deployment, graph: str, library: tuple[BackendName, s
 
 
 def build_engines(folder: Path, backend: BackendName, without_gpu: bool = False) -> list[BuiltEngine]:
-    """Build the engines of a deployment, or find them.
+    """Build the engines of a deployment, or find them, in ``engines/KEY.engine`` of its folder.
 
-    Args:
-        folder: of the deployment; engines go to ``engines/KEY.engine`` in it.
-        backend: ``trt`` or ``trt-rtx``.
-        without_gpu: build for `RTX_WITHOUT_GPU` on the CPU (TensorRT-RTX only). Such engines cannot be refitted.
+    ``without_gpu`` builds for `RTX_WITHOUT_GPU` on the CPU (TensorRT-RTX only). Such engines cannot be refitted.
 
     Raises:
         UserError: if the library is missing or of a version that is refused, or a graph does not build.

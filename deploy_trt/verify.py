@@ -40,13 +40,10 @@ class Rung:
 
 
 def verify(folder: Path, backend: BackendName, closed_loop: Callable[[], tuple[bool, str]] | None = None) -> list[Rung]:
-    """Climb the ladder.
+    """Climb the ladder for a deployment on a backend.
 
-    Args:
-        folder: of the deployment.
-        backend: to verify.
-        closed_loop: runs the policy in a simulator against the one in torch; gives (equal within the interval,
-            figures).
+    ``closed_loop`` runs the policy in a simulator against the one in torch; it gives (equal within the interval,
+    figures).
 
     Raises:
         UserError: if the backend does not run here.

@@ -43,12 +43,9 @@ UNCHANGED = Changes()
 
 
 class Disturbance:
-    """All readings go through here.
+    """All readings go through here, with changes of one joint or of all.
 
-    Args:
-        randomly: Draws the joint, and what else a disturbance leaves open.
-        limits: Limits of the robot. Joints that need not follow their command are not disturbed.
-        changes: Of the readings.
+    Joints that need not follow their command, by the limits, are not disturbed.
 
     Attributes:
         dim: Joint that is disturbed, where it is one.

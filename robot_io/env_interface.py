@@ -168,16 +168,10 @@ def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:
 
 
 def read_dimensions(env: Any, declared: EnvDeclaration, what: Literal["state", "action"], size: int) -> Dimensions:
-    """Return the names and units of the numbers of the state or the action; they are never made up.
+    """Return the names and units of the ``size`` numbers of the state or the action; they are never made up.
 
     A wrapper that changes observations or actions hides what the environment inside declares, unless it declares names
-    itself. So does a state that is put together of other parts (``declared.state``).
-
-    Args:
-        env: Environment, wrapped or not.
-        declared: What it does not declare itself, which comes first.
-        what: Of which vector.
-        size: Numbers in this vector.
+    itself. So does a state that is put together of other parts (``declared.state``). What is ``declared`` comes first.
 
     Raises:
         ConfigError: For names or units that are not as many as the vector has numbers, or a repeated name.

@@ -197,11 +197,7 @@ FAULTS = {
 
 
 def chosen_faults(names: str, detectors: Sequence[Detector]) -> list[Fault]:
-    """Return the faults of a comma-separated list, or ``all`` that a robot notices.
-
-    Args:
-        names: of the faults.
-        detectors: what of the robot is watched.
+    """Return the faults of a comma-separated list of names, or ``all`` that the robot's detectors notice.
 
     Raises:
         UserError: for a name that is unknown, or a fault that does not apply to the robot.
@@ -272,14 +268,12 @@ class FaultResult:
 def judge(
     fault: Fault, begun_ns: int, samples: Sequence[Sample], settings: Settings, known_ns: int | None = None
 ) -> FaultResult:
-    """Return whether the commands stopped in time, and stayed away.
+    """Return whether the commands stopped in time after a fault, and stayed away.
 
     Args:
-        fault: that was caused.
-        begun_ns: when, in the robot's time.
-        samples: all commands that were seen from some ticks before the fault until well after the declared time.
-        settings: give the declared time.
-        known_ns: time from which the fault is observable, if that is later.
+        begun_ns: When it was caused, in the robot's time.
+        samples: All commands from some ticks before the fault until well after the time that the settings declare.
+        known_ns: Time from which the fault is observable, if that is later.
     """
     declared_ms = fault.declared_ms(settings) + 1e3 * settings.braking_s
     before = [sample for sample in samples if sample.at_ns < begun_ns]

@@ -34,13 +34,9 @@ class KeyboardConfig:
 
 
 class Keyboard(TakeoverSource):
-    """Commands while a key is held; holds still otherwise.
+    """Commands while a key is held, made of directions by ``steps``; holds still otherwise.
 
     Threading law: `press` is called by the thread that reads the keys, `command` by the control thread.
-
-    Args:
-        steps: turns directions into commands.
-        config: see `KeyboardConfig`.
     """
 
     def __init__(self, steps: MotionSteps, config: KeyboardConfig) -> None:

@@ -22,12 +22,9 @@ _TORQUE_OFF = "disable_torque_on_disconnect"
 
 
 def make_device(what: str, options: Mapping[str, Any]) -> Any:
-    """Return the robot or teleoperator of that type. lerobot registers a type when its module is imported: all are
-    tried.
+    """Return the "robot" or "teleoperator" of ``type``, with the other options as its config.
 
-    Args:
-        what: "robot" or "teleoperator".
-        options: ``type`` and the fields of its config.
+    lerobot registers a type when its module is imported: all are tried.
 
     Raises:
         UserError: if lerobot is missing, or the options do not fit the config.

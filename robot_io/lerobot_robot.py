@@ -269,11 +269,10 @@ def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str,
     """Return a robot from the fields of any lerobot `RobotConfig`, third-party plug-ins included.
 
     lerobot switches the torque off at disconnect, so that an arm falls when the program ends, also after a fault. Here
-    ``disable_torque_on_disconnect`` is false unless the options say otherwise.
+    ``disable_torque_on_disconnect`` is false unless the options say otherwise. Other arguments as of `LerobotRobot`.
 
     Args:
         options: ``type`` (``so101_follower``, ...) and the fields of that config (``port``, ``cameras``, ...).
-        control_hz, task, keywords: of `LerobotRobot`.
 
     Raises:
         UserError: if lerobot is missing, or the options do not fit the config.

@@ -108,11 +108,9 @@ class RobotLimits(GateConfig):
 
 
 def check_names(config: GateConfig, action: Dimensions) -> None:
-    """Refuse limits that name other dimensions than the robot, another order or other units.
+    """Refuse limits that name other dimensions than the robot declares, another order or other units.
 
-    Args:
-        config: Limits; those without names are taken in the robot's order and units.
-        action: What the robot declares of its action.
+    Limits without names are taken in the robot's order and units.
 
     Raises:
         UserError: With both lists.

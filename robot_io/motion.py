@@ -30,12 +30,9 @@ class MotionSteps:
         self.group = 0
 
     def __call__(self, last: Float32Array, direction: Float32Array, gripper: float) -> Float32Array:
-        """Return the next command, float32 [A].
+        """Return the command after the last one, float32 [A] both, for a direction [3], each from -1 to 1.
 
-        Args:
-            last: float32 [A], the command that holds still.
-            direction: float32 [3], each from -1 to 1.
-            gripper: negative closes (the lowest action), positive opens (the highest), 0 keeps it.
+        A negative gripper closes (the lowest action), a positive one opens (the highest), 0 keeps it.
         """
         actions, command = self._actions, last.copy()
         moved, grips = self.groups[self.group]

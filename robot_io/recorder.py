@@ -27,14 +27,8 @@ class Recorder(Subscriber):
     """Records steps into columns and hands each finished episode to its listeners.
 
     Call `begin` before an attempt. The episode is complete at the step that is terminated or truncated. `finish`
-    completes an attempt that broke off (an exception in the loop).
-
-    Args:
-        origin: where the episodes happen.
-        env_id: the environment or robot.
-        control_hz: steps per second.
-        listeners: Called with every finished episode.
-        dimensions: Names and units of state and action, which every episode carries.
+    completes an attempt that broke off (an exception in the loop). Every episode carries the names and units of
+    ``dimensions``, of state and action.
     """
 
     def __init__(
@@ -175,12 +169,7 @@ class Recorder(Subscriber):
 
 
 class _Column:
-    """Rows in blocks that stay where they are, so that one row more never moves the others.
-
-    Args:
-        shape: of a row.
-        dtype: of its numbers.
-    """
+    """Rows of a shape and dtype in blocks that stay where they are, so that one row more never moves the others."""
 
     def __init__(self, shape: tuple[int, ...], dtype: type[np.generic]) -> None:
         self.shape, self.dtype = shape, dtype

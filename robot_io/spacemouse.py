@@ -65,11 +65,10 @@ class SpaceMouse:
             self._file = None
 
     def get_action(self) -> dict[str, float]:
-        """``delta_x`` forwards, ``delta_y`` to the left, ``delta_z`` upwards, each -1 to 1; ``gripper`` 0 closes, 1
-        stays, 2 opens.
+        """Read the cap and the buttons; an unplugged device raises OSError.
 
-        Raises:
-            OSError: if the device was unplugged.
+        ``delta_x`` is forwards, ``delta_y`` to the left, ``delta_z`` upwards, each -1 to 1; ``gripper`` 0 closes, 1
+        stays, 2 opens.
         """
         self._read_reports()
         right, backwards, down = self._motion

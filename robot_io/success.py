@@ -101,11 +101,7 @@ class Judge:
         self.paid_before = self._paid_steps = 0
 
     def step(self, info: Any, reward: Any, terminated: bool, ended: bool) -> None:
-        """Judge a step.
-
-        Args:
-            info, reward, terminated: what the environment returned.
-            ended: the episode ended with this step.
+        """Judge what the environment returned for a step, after which the episode may have ended.
 
         Raises:
             UserError: A reported success is neither true nor false, or is missing at the end of an episode.

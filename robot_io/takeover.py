@@ -40,11 +40,9 @@ class Clutch:
         return still
 
     def command(self, position: Float32Array, last: Float32Array) -> Float32Array:
-        """Return the robot's command, float32 [A]; see `hold` while the device says NaN, or a quaternion of zeros.
+        """Return the robot's command for the device's posture and the command that was sent last, float32 [A] each.
 
-        Args:
-            position: float32 [A], the device's posture.
-            last: float32 [A], the command that was sent last: what the robot does, whatever a policy wanted.
+        See `hold` while the device says NaN, or a quaternion of zeros.
         """
         if not np.isfinite(position).all() or not all(position[part].any() for part in self._rotations):
             return self.hold(last)

@@ -150,10 +150,9 @@ class TabletopEnv(CameraEnv):
         return state
 
     def set_state(self, state: NDArray[np.float64]) -> dict[str, Any]:
-        """Go to a state that `get_state` of the same task and difficulty gave; replay from there is exact.
+        """Go to a state that `get_state` of the same task and difficulty gave, and return its observation.
 
-        Returns:
-            The observation of that state.
+        Replay from there is exact.
 
         Raises:
             UserError: the state is of another task.

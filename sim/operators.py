@@ -124,11 +124,7 @@ def operator_config(name: str) -> OperatorConfig:
 
 
 class Operator:
-    """A person who drives: an expert with a person's habits. Arguments and methods as of every expert.
-
-    Args:
-        expert: who knows the task.
-        config: the person.
+    """A person who drives: an expert with a person's habits. Methods as of every expert.
 
     Raises:
         UserError: the environment does not say which of its actions are grippers, and which are steps.

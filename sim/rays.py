@@ -75,11 +75,9 @@ def camera_rays(model: mujoco.MjModel, data: mujoco.MjData, camera: str, image_s
 
 
 class Caster:
-    """Casts rays at the geoms of a model, as its sizes and their places in their bodies are now.
+    """Casts rays at the geoms of a compiled model, as its sizes and their places in their bodies are now.
 
-    Args:
-        model: compiled model.
-        data: a data of this model in which kinematics were computed at least once.
+    Kinematics were computed at least once in ``data``.
     """
 
     def __init__(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
@@ -111,13 +109,13 @@ class Caster:
         directions: NDArray[np.float64],
         geoms: NDArray[np.bool_],
     ) -> Hits:
-        """Nearest surface along each ray from one point, whichever way it faces.
+        """Nearest surface along each ray from one point, whichever way it faces. Kinematics must be up to date.
 
         Args:
-            data: state of the model, with kinematics up to date.
-            origin: where the rays start, [3].
-            directions: unit vectors [N, 3].
-            geoms: mask [G] of the geoms to meet.
+            data: State of the model.
+            origin: Where the rays start, [3].
+            directions: Unit vectors [N, 3].
+            geoms: Mask [G] of the geoms to meet.
         """
         n, model, vectors = len(directions), self._model, directions.reshape(-1)
         geom, distance, normal = np.empty(n, np.int32), np.empty(n), np.empty(3 * n)

@@ -51,16 +51,14 @@ def box_geom(
 def four_walls(
     inside: float, thickness_half: float, low: float, high: float, rgba: str, attributes: str, flare: float = 0.0
 ) -> str:
-    """Return walls around a square.
+    """Return walls around a square; lengths in meters.
 
     Args:
-        inside: half the width of the square at the foot of the walls.
-        thickness_half: half a wall's thickness.
-        low: height of their foot.
-        high: height of their rim.
-        rgba: their color.
-        attributes: further MJCF attributes.
-        flare: how far they lean outwards, radians.
+        inside: Half the width of the square at the foot of the walls.
+        thickness_half: Half a wall's thickness.
+        low, high: Heights of foot and rim.
+        rgba, attributes: Their color, and further MJCF attributes.
+        flare: How far they lean outwards, radians.
     """
     lean, half_height = (high - low) * np.sin(flare), (high - low) / 2
     out, along = inside + thickness_half + lean / 2, inside + 2 * thickness_half + lean / 2

@@ -134,11 +134,9 @@ class ScriptedSupervisor:
         return self._driving
 
     def command(self, tick: int, proposed: NDArray[np.float32]) -> NDArray[np.float32] | None:
-        """Return the person's command of this tick, float32 [A]; None leaves control with the policy.
+        """Return the person's command of this tick of the episode, float32 [A]; None leaves control with the policy.
 
-        Args:
-            tick: control tick since the start of the episode.
-            proposed: the policy's action for this tick; a person does not see it, and neither does this one.
+        A person does not see the proposed action, and neither does this one.
         """
         del proposed
         progress = self._expert.progress()
@@ -210,12 +208,11 @@ class ScriptedSupervisor:
 
 
 def marked(source: NDArray[np.uint8], marks: list[tuple[int, int]]) -> NDArray[np.uint8]:
-    """Return the sources of commands, uint8 [T], with the beginnings of takeovers moved. A late mark leaves a person's
-    first steps to the policy, an early one takes the policy's last.
+    """Return the sources of commands, uint8 [T] of `Source`, with the beginnings of takeovers moved.
 
-    Args:
-        source: as it was, values of `Source`.
-        marks: first step of a takeover, and by how many steps its mark is later (or, negative, earlier).
+    A late mark leaves a person's first steps to the policy, an early one takes the policy's last.
+
+    ``marks`` has the first step of a takeover, and by how many steps its mark is later (or, negative, earlier).
     """
     moved = source.copy()
     for start, off in marks:

@@ -168,16 +168,9 @@ def normalize(weight: Array, samples: Samples) -> Array:
 
 
 def weights(values: Values, samples: Samples, config: AdvantageConfig, step: int) -> tuple[Array, dict[str, float]]:
-    """Return the weight of each sample in the actor's loss, and diagnostics.
+    """Return the weight of each sample in the actor's loss, float [B], and `diagnostics`.
 
-    Args:
-        values: of the critics, detached.
-        samples: what the samples are.
-        config: the choices.
-        step: gradient steps since the critics began to learn, for the warm-up.
-
-    Returns:
-        float [B], and `diagnostics`.
+    Values are detached. ``step`` counts gradient steps since the critics began to learn, for the warm-up.
     """
     gates = advantage_gate(values.viability_logit, *advantages(values, samples), config)
     if step < config.warmup_steps:

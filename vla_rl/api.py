@@ -316,10 +316,7 @@ def _evaluation(
 ) -> Iterator[Callable[[int], Outcomes]]:
     """Yield a function of a number of episodes. It plays what is missing of the first ones and returns their outcomes.
 
-    Args:
-        policy, env, episodes, seeds, render: As of `evaluate`.
-        out: Episode store.
-        changes: Changes to the config that the policy acts with.
+    The policy acts with the changed config; other arguments as of `evaluate`.
     """
     from vla_rl.training.evaluation import evaluation_jobs, run_missing
     from vla_rl.training.practice import make_pool

@@ -152,13 +152,7 @@ class Segment:
 
 
 def assign(source: ArrayLike, success: bool | None, origin: Origin, config: CreditConfig) -> StepCredit:
-    """Credit of one episode.
-
-    Args:
-        source: uint8 [T], values of `Source`.
-        success: the outcome; None if it has no label.
-        origin: every step of an episode of origin ``demo`` is a demonstration.
-        config: the rule.
+    """Credit of one episode of sources uint8 [T]. Of origin ``demo``, every step is a demonstration.
 
     Raises:
         UserError: if the episode has no steps or an unknown source.
@@ -229,16 +223,12 @@ def assign_batch(
 
 
 def imitated_dims(credit: StepCredit, action_dim: int, config: CreditConfig) -> BoolArray:
-    """Return which dimensions of each step's action the actor may imitate, bool [N, A]. What a step contributes to a
-    chunk is this and the chunk's own validity (``chunk_stop``).
+    """Return which of the A dimensions of each step's action the actor may imitate, bool [N, A].
 
-    Args:
-        credit: of N steps.
-        action_dim: A.
-        config: names the dimensions that a person commands.
+    What a step contributes to a chunk is this and the chunk's own validity (``chunk_stop``).
 
     Raises:
-        UserError: if a named dimension does not exist.
+        UserError: if a dimension that the config names does not exist.
     """
     if max(config.intervention_dims, default=0) >= action_dim:
         raise UserError(

@@ -121,12 +121,7 @@ class Autoencoder(nn.Module):
         return (self.encode(self.decode(latents)) - latents).square().mean((1, 2))
 
     def loss(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Weighted squared error of the reconstruction.
-
-        Args:
-            images: uint8 [B, cameras, H, W, 3].
-            generator: of the noise on latents.
-        """
+        """Weighted squared error of the reconstruction of uint8 [B, cameras, H, W, 3], with noise on the latents."""
         pictures = _to_network(images)
         cells = self.encoder(pictures.flatten(0, 1))
         noise = torch.randn(cells.shape, generator=generator).to(cells.device)

@@ -72,14 +72,7 @@ class Prediction(NamedTuple):
 
 
 class Dynamics(nn.Module):
-    """The latent dynamics of the video model.
-
-    Args:
-        config: of the world model.
-        spec: of the robot.
-        grid: rows and columns of a frame's tokens.
-        token_dim: D.
-    """
+    """The latent dynamics of the video model, on rows and columns (``grid``) of tokens [D] a frame."""
 
     state_mean: Tensor
     state_std: Tensor
@@ -126,9 +119,7 @@ class Dynamics(nn.Module):
     def loss(self, batch: WorldBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow matching of the next latents, with the joint heads; and what to log.
 
-        Args:
-            batch: the windows.
-            generator: of flow times, noise and corruption.
+        Flow times, noise and corruption are drawn.
         """
         with self._precision(batch.latents.device):
             latents, state = self._corrupt(batch, generator)
@@ -155,11 +146,10 @@ class Dynamics(nn.Module):
         """Squared error of the predicted clean end of the flow; tokens that move weigh more.
 
         Args:
-            hidden, condition: from `hidden`.
-            latents: [B, T, N, D], the context's present latents.
-            later: [B, T, N, D], the true next ones.
+            hidden, condition: From `hidden`.
+            latents, later: [B, T, N, D], the context's present latents, and the true next ones.
             has_next: float [B, T].
-            generator: of flow times and noise.
+            generator: Of flow times and noise.
         """
         clean = self.to_flow(later, latents)
         time = torch.rand(has_next.shape, generator=generator)
@@ -173,13 +163,11 @@ class Dynamics(nn.Module):
         return loss, {"flow_loss": float(loss.detach())}
 
     def predict(self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor, noise: Tensor) -> Prediction:
-        """Return the next frame of each frame.
+        """Return the next frame of each of T frames, given `hidden` and condition.
 
         Args:
-            hidden, condition: of T frames.
-            latents: [B, T, N, D].
+            latents, noise: [B, T, N, D]; the noise is standard normal.
             state: [B, T, S], raw units.
-            noise: [B, T, N, D], standard normal.
         """
         modulating, servos = condition.split([self.width, self.state_dim], -1)
         start = noise * self.config.sampling_noise

@@ -23,11 +23,10 @@ _MOVING_WEIGHT = 10.0  # how much more such a pixel counts
 
 
 class FeatureDecoder(nn.Module):
-    """Features -> pictures, as the difference to the mean picture of each camera.
+    """Features [N, F] -> pictures, as the difference to the mean picture of each camera.
 
-    Args:
-        features: [N, F], what it will be trained on, for its scales.
-        mean: float [cameras, H, W, 3], the mean picture, from 0 to 1.
+    The features, on which it will be trained, give the scales. The mean pictures are float [cameras, H, W, 3] from 0 to
+    1.
 
     Raises:
         ConfigError: for pictures that cannot be divided into twice as many cells.
@@ -77,13 +76,10 @@ class FeatureDecoder(nn.Module):
 def fit_decoder(
     features: Tensor, look: Callable[[Tensor], Tensor], steps: int, generator: torch.Generator
 ) -> FeatureDecoder:
-    """Train a decoder from scratch; its first weights follow from torch's own generator.
+    """Train a decoder on features [N, F] from scratch; its first weights follow from torch's own generator.
 
-    Args:
-        features: [N, F].
-        look: indices int64 [B] -> the pictures uint8 [B, cameras, H, W, 3] that these features are of.
-        steps: Number of gradient steps.
-        generator: of the CPU, of the batches.
+    ``look`` gives the pictures uint8 [B, cameras, H, W, 3] of the features with indices int64 [B]. The generator draws
+    the batches on the CPU.
     """
 
     def batch(count: int) -> tuple[Tensor, Tensor]:

@@ -71,9 +71,7 @@ class FeatureDynamicsConfig:
 class FeatureDynamics(nn.Module):
     """Features -> features one chunk later. Only features that vary in the data are predicted; the rest stay.
 
-    Args:
-        data: what it will be trained on, for its scales.
-        config: see `FeatureDynamicsConfig`.
+    The data, on which it will be trained, give the scales.
     """
 
     def __init__(self, data: Transitions, config: FeatureDynamicsConfig) -> None:
@@ -111,15 +109,14 @@ class FeatureDynamics(nn.Module):
 
     @torch.no_grad()
     def forward(self, features: Tensor, actions: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-        """One chunk on.
+        """Go one chunk on, each row in the world of its member, int64 [B].
 
         Args:
             features: [B, F].
             actions: [B, C, A], normalized.
-            member: int64 [B], whose world each row is in.
 
         Returns:
-            features [B, F] after the chunk, and the chance [B] that the episode succeeds within it.
+            Features [B, F] after the chunk, and the chance [B] that the episode succeeds within it.
         """
         rows = self._rows(features, actions)
         out = self.head.of_member(rows, member)
@@ -145,12 +142,9 @@ class FeatureDynamics(nn.Module):
 
 
 def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: torch.Generator) -> FeatureDynamics:
-    """Train a model from scratch; its first weights follow from torch's own generator.
+    """Train a model from scratch on at least one transition that lasted.
 
-    Args:
-        data: at least one transition that lasted.
-        config: see `FeatureDynamicsConfig`.
-        generator: of the CPU, of batches and noise.
+    Its first weights follow from torch's own generator. The given one draws batches and noise on the CPU.
     """
     dynamics = FeatureDynamics(data, config)
     dynamics.to(data.features.device)

@@ -15,13 +15,9 @@ _WEIGHTS = {"reward": 1.0, "success": 1.0, "termination": 0.5, "proprioception":
 
 
 class FlowHead(nn.Module):
-    """Predicts the clean end of a rectified flow, y1, from a point y_tau = (1 - tau) noise + tau y1.
+    """Predicts the clean end of a rectified flow, y1 [D], from a point y_tau = (1 - tau) noise + tau y1.
 
     A small transformer within each frame; its output is zero at first.
-
-    Args:
-        config: sizes.
-        token_dim: D.
     """
 
     frequencies: Tensor
@@ -75,13 +71,9 @@ class Outcome(NamedTuple):
 
 
 class OutcomeHeads(nn.Module):
-    """Reward, success, termination and proprioception from the hidden tokens of a frame.
+    """Reward, success, termination and proprioception [S] from the hidden tokens of a frame.
 
-    Args:
-        config: sizes.
-        width: of the hidden tokens.
-        extra: tokens before the picture's.
-        state_dim: S.
+    ``extra`` tokens come before the picture's.
     """
 
     def __init__(self, config: HeadsConfig, width: int, extra: int, state_dim: int) -> None:
@@ -113,11 +105,9 @@ def outcome_loss(
     """Weighted sum of the heads' losses.
 
     Args:
-        outcome: the predictions.
-        labels: reward, success and termination of each step, [B, T] each.
+        labels: Reward, success and termination of each step, [B, T] each.
         state_change: [B, T, S], the true one in standard deviations.
-        inside: float [B, T], 0 on steps behind the end of an episode.
-        has_next: float [B, T], 0 where the next observation is not known.
+        inside, has_next: float [B, T]; 0 on steps behind the end of an episode, and without a known next observation.
     """
     reward, success, termination = labels
     count, next_count = inside.sum().clamp(min=1), has_next.sum().clamp(min=1)

@@ -38,15 +38,13 @@ def imagine(
     actions: Tensor,
     seed: int = 0,
 ) -> Imagined:
-    """Imagine what follows when the actions are sent from step ``first`` of the episodes on.
+    """Imagine what follows when the actions are sent from step ``first`` of the episodes on, by a model in eval mode.
 
     Args:
-        model: in eval mode.
-        data: real episodes.
-        episode: int64 [B], which ones.
-        first: int64 [B], the step at which the first action is sent.
+        data: Real episodes.
+        episode, first: int64 [B], which ones, and the step at which the first action is sent.
         actions: [B, H, A], raw units.
-        seed: of the sampler's noise.
+        seed: Of the sampler's noise.
     """
     dynamics, device, start = model.dynamics, model.device, data.start[episode]
     memory = _relive(model, data, episode, first)

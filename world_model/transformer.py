@@ -55,10 +55,7 @@ class FrameLayout:
 class Block(nn.Module):
     """Attention and perceptron, both modulated by the frame's condition (adaptive layer norm, zero at first).
 
-    Args:
-        width: of tokens.
-        heads: of attention.
-        causal_memory: Learn an offset of the compressed frames' keys, to distinguish them.
+    With ``causal_memory`` it learns an offset of the compressed frames' keys, to distinguish them.
     """
 
     def __init__(self, width: int, heads: int, causal_memory: bool = True) -> None:
@@ -144,14 +141,9 @@ class BlockCausalTransformer(nn.Module):
         self.register_buffer("slopes", slopes.view(-1, 1, 1), persistent=False)
 
     def forward(self, frames: Tensor, condition: Tensor) -> Tensor:
-        """Return all frames at once.
+        """Return all frames [B, T, F, width] at once, under a condition [B, T, width].
 
-        Args:
-            frames: [B, T, F, width].
-            condition: [B, T, width].
-
-        Returns:
-            [B, T, F, width]; a frame depends on itself and on earlier ones.
+        A frame depends on itself and on earlier ones.
         """
         bias = self._bias(frames.shape[1], frames.device)
         for block in self.blocks:
@@ -183,15 +175,9 @@ class BlockCausalTransformer(nn.Module):
         )
 
     def push(self, memory: Memory, frame: Tensor, condition: Tensor) -> Tensor:
-        """Add one frame to every stream: what `forward` gives for it.
+        """Add one frame [B, 1, F, width] to every stream, under a condition [B, 1, width]: what `forward` gives for it.
 
-        Args:
-            memory: changed in place.
-            frame: [B, 1, F, width].
-            condition: [B, 1, width].
-
-        Returns:
-            [B, 1, F, width].
+        The memory is changed in place.
         """
         window, remembered = self.config.window, self.config.memory_frames
         slot = memory.step % window

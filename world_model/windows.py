@@ -27,10 +27,8 @@ def spec_of(
 ) -> WorldSpec:
     """Return the robot and task of a cache's episodes.
 
-    Args:
-        cache: the episodes.
-        max_steps: where imagined episodes are truncated; default: the longest real one.
-        action_low, action_high: bounds of the actions; default: those seen.
+    Imagined episodes are truncated at ``max_steps`` (default: the longest real one). Bounds of the actions are those
+    seen unless they are given.
 
     Raises:
         UserError: if there are no episodes, or no pictures, or cameras of different sizes.

@@ -103,17 +103,16 @@ class UnrolledGraph(nn.Module):
 def flow_vla_graphs(
     model: FlowVLA, precision: Precision = "fp32", unrolled: bool = False, candidates: int = 0
 ) -> list[ExportedGraph]:
-    """Export a policy with trained weights; its dtype is put back afterwards.
+    """Export a policy with trained weights, on the CPU; its dtype is put back afterwards.
 
     Args:
-        model: on the CPU.
-        precision: of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
-        unrolled: one graph instead of three, in float32.
+        precision: Of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
+        unrolled: One graph instead of three, in float32.
         candidates: N, of a policy with best-of-N selection: the step has 1 + N chunks, and the prefix also gives the
             selector's features. 0: of one chunk.
 
     Raises:
-        UserError: for what has no graph: an unrolled policy with classifier-free guidance, in half precision, or with
+        UserError: For what has no graph: an unrolled policy with classifier-free guidance, in half precision, or with
             candidates.
     """
     if unrolled and candidates:

@@ -32,12 +32,9 @@ class Backend(ABC):
         """Run graph ``step`` so often as ``stepped`` has entries, its ``next_actions`` becoming its ``actions``.
 
         Args:
-            start: float32 [1, H, A].
-            fixed: the inputs that are the same in all steps.
-            stepped: those that are not, one mapping per step.
-
-        Returns:
-            float32 [1, H, A].
+            start: float32 [1, H, A], as the result.
+            fixed: The inputs that are the same in all steps.
+            stepped: Those that are not, one mapping per step.
         """
         actions = self.put(start)
         for inputs in stepped:

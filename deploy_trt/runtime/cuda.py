@@ -18,10 +18,7 @@ _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
 class CudaRuntime:
-    """Memory and launches on one stream.
-
-    Args:
-        library: the CUDA runtime; None loads the system's.
+    """Memory and launches on one stream, by a CUDA runtime; None loads the system's.
 
     Raises:
         UserError: if there is none.

@@ -80,10 +80,10 @@ class Program:
         """Draw as many chunks for one observation as the graphs draw at once.
 
         Args:
-            inputs: of the first graph, batch 1.
+            inputs: Of the first graph, batch 1.
             noise: float32 [B, rows, W].
             committed: float32 [d, W], normalized; every chunk begins with them.
-            guidance: see there.
+            guidance: See there.
             step_noise: float32 [steps, rows, W], of samplers that want it.
         """
         kind, backend = self.manifest.sampler.kind, self.backend

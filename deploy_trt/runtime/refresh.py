@@ -65,16 +65,14 @@ class Refreshed:
 
 
 def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refreshed:
-    """Put the weights of a newer checkpoint of the same policy into a running one.
+    """Put the weights of a newer checkpoint of the same policy into a running one, which acts on.
 
-    Args:
-        policy: acts on.
-        checkpoint: a folder that `FlowVLA.save` wrote; its architecture and statistics must be the deployed ones.
-        keep: write them into the deployment folder too, so that a restart finds them.
+    Architecture and statistics must be the deployed ones. With ``keep`` the weights are written into the deployment
+    folder too, so that a restart finds them.
 
     Raises:
-        CheckpointError: if the checkpoint does not fit, or has another residual head. The running policy is untouched.
-        UserError: if the new graphs do not do what the weights say. The running policy is untouched.
+        CheckpointError: If the checkpoint does not fit, or has another residual head.
+        UserError: If the new graphs do not do what the weights say. In both cases the running policy is untouched.
     """
     started_s = time.perf_counter()
     old = policy.program

@@ -40,14 +40,7 @@ class DeviceBuffer:
 
 
 class TrtBackend(Backend):
-    """Engines of one deployment.
-
-    Args:
-        name: ``trt`` or ``trt-rtx``.
-        manifest: shapes of inputs and outputs.
-        plans: graph -> content of its engine.
-        trt: the library.
-        cuda: memory and launches.
+    """Engines of one deployment: ``plans``, graph -> content of its engine. The manifest has the shapes.
 
     Raises:
         UserError: if an engine is of another version or GPU.

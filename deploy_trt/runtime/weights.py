@@ -89,16 +89,12 @@ def unpack(content: bytes) -> dict[str, Array]:
 
 
 def replaced(content: bytes, new: Mapping[str, Array], origin: str) -> bytes:
-    """Write the file with the values of new weights, cast to the dtypes of the graphs.
+    """Write the deployed weights with the values of new ones from ``origin``, cast to the dtypes of the graphs.
 
-    Args:
-        content: the deployed weights.
-        new: name -> tensor; may hold more than the graphs use (what only training needs).
-        origin: of the new weights, for messages.
+    The new ones may hold more than the graphs use (what only training needs).
 
     Raises:
-        CheckpointError: if a weight is missing, has another shape, or is not finite: the graphs must then be exported
-            anew.
+        CheckpointError: If a weight is missing, has another shape, or is not finite: the graphs must be exported anew.
     """
     old = unpack(content)
     chosen = {}

@@ -29,12 +29,9 @@ class Health:
 
 
 class StatusDebouncer:
-    """Keeps a report on a part until it has been better for a while. A reading that is late now and then is one
-    warning, not ten a minute.
+    """Keeps a report on a part, by the ending of its name, until the part has been better for ``for_s``.
 
-    Args:
-        parts: Endings of the names of the statuses; others are reported unchanged.
-        for_s: Time for which a part must be better before it is reported so.
+    A reading that is late now and then is one warning, not ten a minute.
     """
 
     def __init__(self, parts: tuple[str, ...] = ("streams", "commands", "stop inputs"), for_s: float = 2.0) -> None:
@@ -66,14 +63,12 @@ def diagnose(
     """Return the list of diagnostic_msgs/DiagnosticStatus.
 
     Args:
-        node_name: with its namespace: several robots share /diagnostics.
-        robot: whose streams are looked at.
-        health: of the session.
-        listeners: output -> how many subscribe to it.
-        inputs: what the inputs that may stop the robot say.
-        taken_over: a person has the commands.
-        stopped_because: why the robot was stopped; empty if it was not.
-        standing_by: why no attempt runs; empty if one does.
+        node_name: With its namespace: several robots share /diagnostics.
+        robot, health: The robot whose streams are looked at, and the session.
+        listeners: Output -> how many subscribe to it.
+        inputs: What the inputs that may stop the robot say.
+        taken_over: A person has the commands.
+        stopped_because, standing_by: Why the robot was stopped, why no attempt runs; empty if not so.
     """
     acting = "a person acts" if taken_over else "the policy acts"
     ages = {f"{stream} age ms": f"{age_ms:.1f}" for stream, age_ms in robot.ages_ms().items()}

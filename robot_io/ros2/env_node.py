@@ -252,9 +252,7 @@ class EnvNode(Node):
 def joint_names(robot: EnvRobot, named: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the names of the numbers of the state and of the action, as the topics carry them.
 
-    Args:
-        robot: The environment; the names that it declares are used where none are given.
-        named: Parameter ``joints``.
+    Where the parameter ``joints`` names none, they are those that the environment declares.
 
     Raises:
         UserError: For another number of names, or the environment's own in another order.

@@ -14,12 +14,7 @@ _PUBLISHES_WITHIN_S = 1.0
 
 
 class JointPublishers:
-    """Finds out whether two publishers share a joint. Called by the ROS thread only.
-
-    Args:
-        joints: Joints of the robot; others do not matter.
-        topic: Name of their topic, for messages.
-    """
+    """Finds out whether two publishers share a joint of the robot. Called by the ROS thread only."""
 
     def __init__(self, joints: Sequence[str], topic: str) -> None:
         self._joints, self._topic = frozenset(joints), topic
@@ -35,9 +30,7 @@ class JointPublishers:
     def objection(self, infos: Sequence[Any], now_s: float) -> str:
         """Return what is wrong with the publishers, as a sentence; empty if nothing is.
 
-        Args:
-            infos: Result of `rclpy.node.Node.get_publishers_info_by_topic`.
-            now_s: Time of any steady clock.
+        ``infos`` is the result of `rclpy.node.Node.get_publishers_info_by_topic`, ``now_s`` a time of any steady clock.
         """
         publishers = {bytes(info.endpoint_gid) for info in infos}
         if publishers != self._publishers:  # all have to publish anew

@@ -77,14 +77,9 @@ def trajectory(
     velocities: NDArray[np.float64] | None = None,
     start_ns: int = 0,
 ) -> Any:
-    """Return a trajectory_msgs/JointTrajectory.
+    """Return a trajectory_msgs/JointTrajectory of A joints at N times, positions and velocities [N, A].
 
-    Args:
-        joints: A names.
-        positions: float32 [N, A].
-        from_start_ns: N times.
-        velocities: float64 [N, A]; None leaves them out.
-        start_ns: the stamp; 0: begin on arrival.
+    A stamp ``start_ns`` of 0 begins it on arrival.
     """
     from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
@@ -100,13 +95,7 @@ def trajectory(
 def commanded(
     target: Float32Array, joints: Sequence[str], names: Sequence[str], positions: Sequence[float]
 ) -> Float32Array:
-    """Return the target, float32 [A], with the positions of some of its joints replaced, by name.
-
-    Args:
-        target: The one before.
-        joints: A names, in the order of the target.
-        names: Of the commanded joints.
-        positions: As many numbers.
+    """Return the target of the joints, float32 [A], with the positions of the named ones replaced.
 
     Raises:
         UserError: For a name that is unknown or repeated, or another number of positions.

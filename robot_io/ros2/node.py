@@ -69,11 +69,10 @@ class Session(Protocol):
 
 
 class PolicyNode(LifecycleNode):
-    """The lifecycle node of a policy.
+    """The lifecycle node of a policy; launch files remap its name.
 
-    Args:
-        make_session: from the settings and the operator; called by configure. Raises UserError for what does not fit.
-        name: of the node; launch files remap it.
+    ``make_session`` makes a session from the settings and the operator in configure. It raises UserError for what does
+    not fit.
     """
 
     def __init__(

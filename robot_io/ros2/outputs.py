@@ -206,11 +206,9 @@ KINDS: Mapping[str, Kind] = {
 
 
 def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -> None:
-    """Refuse outputs that would take steps for targets, or targets for steps.
+    """Refuse outputs, in the order of the action, that would take steps for targets, or targets for steps.
 
-    Args:
-        outputs: in the order of the action.
-        step_dims: dimensions of the action that are steps, ``delta_dims`` of the limits.
+    ``step_dims`` are the dimensions of the action that are steps, ``delta_dims`` of the limits.
 
     Raises:
         ConfigError: naming the output.
@@ -262,13 +260,9 @@ class Sender(Protocol):
 
 
 class Output:
-    """The commands of one output. Called by the control thread.
+    """The commands of one output, to a sender, at ``period_ns`` in the time of message stamps.
 
-    Args:
-        settings: of the output.
-        sender: where its messages go.
-        period_ns: between two commands.
-        now_ns: the time of message stamps.
+    Called by the control thread.
     """
 
     def __init__(self, settings: OutputSettings, sender: Sender, period_ns: int, now_ns: Callable[[], int]) -> None:

@@ -25,10 +25,8 @@ _CHECK_PERIOD_S = 0.5
 def run_ros(make_node: Callable[[], Any], name: str, arguments: list[str] | None = None) -> int:
     """Run a node until SIGINT, SIGTERM or the end of ROS; returns the exit code.
 
-    Args:
-        make_node: the node; it has a method `close`, called while ROS still works.
-        name: for error messages.
-        arguments: of ROS; None for those of the command line.
+    ``make_node`` makes the node; its method `close` is called while ROS still works. Arguments of ROS are those of the
+    command line unless given.
     """
     ending = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -14,9 +14,7 @@ _captured_ns = operator.itemgetter(0)
 class Streams:
     """The last second of each stream, in the order of its capture times.
 
-    Args:
-        names: of the streams.
-        synchronize: `take` matches capture times; otherwise it takes the newest of each.
+    `take` matches capture times where they are synchronized; otherwise it takes the newest of each.
     """
 
     def __init__(self, names: Sequence[str], synchronize: bool = True) -> None:

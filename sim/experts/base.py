@@ -57,10 +57,7 @@ def expert_rng(seed: int) -> np.random.Generator:
 class CorrelatedNoise:
     """Noise that wanders instead of jittering (a first-order autoregressive process), as a hand's does.
 
-    Args:
-        rng: where it is drawn from.
-        scale: its standard deviation.
-        shape: the shape of one draw.
+    ``scale`` is its standard deviation, ``shape`` that of one draw.
     """
 
     memory = 0.8  # per step

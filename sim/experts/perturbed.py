@@ -58,10 +58,7 @@ class PerturbationConfig:
 class PerturbedExpert:
     """Provides `act` and `reset` for `vla_rl.execution.sources.Demonstrator`: clean and perturbed actions.
 
-    Args:
-        env: An environment of `sim`, wrapped or not.
-        config: The errors.
-        perturbed_from: The first tick with errors.
+    The environment is one of `sim`, wrapped or not. Errors begin at tick ``perturbed_from``.
     """
 
     env: Any

@@ -31,13 +31,10 @@ class PickPlaceExpert(Expert):
     def carry(
         self, here: NDArray[np.float64], way: NDArray[np.float64], height: float, over: bool
     ) -> NDArray[np.float64]:
-        """Target [4] while the hand holds the cube.
+        """Target [4] while the hand at the grip point ``here`` holds the cube, meters.
 
-        Args:
-            here: the grip point, [3] meters.
-            way: from the cube to where it belongs, [3] meters.
-            height: of the cube's base, meters.
-            over: whether the cube is over the tray's floor.
+        ``way`` [3] is from the cube to where it belongs, ``height`` that of the cube's base. ``over``: the cube is over
+        the tray's floor.
         """
         if over:
             way[2] += 2 * TRAY_FLOOR_HALF

@@ -13,12 +13,11 @@ _LANES_M = 0.098  # distance of the cubes along y, so that an open hand passes b
 
 
 class PickColorEnv(PickPlaceEnv):
-    """One scene and three tasks that differ in their sentence. The pictures of a seed are equal for all of them. A
-    policy that does not read the sentence succeeds once in three.
+    """One scene and three tasks that differ in their sentence.
 
-    Args:
-        color: of the cube that belongs in the tray, one of `COLORS`.
-        arguments: see `sim.interface.CameraEnv`.
+    The pictures of a seed are equal for all of them. A policy that does not read the sentence succeeds once in three.
+
+    ``color`` is that of the cube that belongs in the tray, one of `COLORS`; other arguments as of `CameraEnv`.
     """
 
     expert = "sim.experts.pick_color:PickColorExpert"

@@ -23,13 +23,10 @@ def delta_dims(kinds: Sequence[str]) -> tuple[int, ...]:
 
 
 def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_dims: Sequence[int]) -> ExecutionConfig:
-    """Return the section with its kinds of dimensions filled in, where it names none itself; dimensions that only a
-    larger robot has are none.
+    """Return the section with the kinds of dimensions that it does not name itself.
 
-    Args:
-        execution: of the run, or of an override.
-        policy: towards this robot; says which dimensions are steps.
-        discrete_dims: declarations of the grippers, the most believable one first.
+    Dimensions that only a larger robot has are none. ``policy`` says which are steps; ``discrete_dims`` are
+    declarations of the grippers, the most believable one first.
     """
 
     def present(dims: Sequence[int]) -> list[int]:
@@ -43,12 +40,9 @@ def with_action_kinds(execution: ExecutionConfig, policy: PolicySpec, *discrete_
 
 
 def recorded_as_steps(episode: Episode, added_steps: Sequence[int], rest: Float32Array) -> Episode:
-    """Return the episode with the actions in the policy's own kind, where its steps were added up to targets.
+    """Return an episode of targets with the actions in the policy's own kind, where its steps were added up to targets.
 
-    Args:
-        episode: with targets in its actions.
-        added_steps: the dimensions that were steps.
-        rest: float32 [A], the command before the first one.
+    ``rest`` is the command before the first one, float32 [A].
     """
     dims = list(added_steps)
     if not dims:

@@ -68,15 +68,15 @@ class Attempts:
         """Run one attempt.
 
         Args:
-            source: decides the actions.
-            episode_id: name of the record.
-            seed: fixes the world, the policy's noise and the supervisor.
-            policy_version: of the weights that act; -1: no policy.
-            keep: is given the episode, also that of an attempt that broke off with an error.
-            origin: of this episode, if it is another one than that of the others (a demonstration).
+            source: Decides the actions.
+            episode_id: Name of the record.
+            seed: Fixes the world, the policy's noise and the supervisor.
+            policy_version: Of the weights that act; -1: no policy.
+            keep: Is given the episode, also that of an attempt that broke off with an error.
+            origin: Of this episode, if it is another one than that of the others (a demonstration).
 
         Raises:
-            UserError: if the attempt ended without a step, or whatever the parts object to.
+            UserError: If the attempt ended without a step, or a part refuses.
         """
         if self._rearms:
             self._gate.rearm()

@@ -145,16 +145,12 @@ def browser_page_at(port: int) -> BrowserPage:
 
 
 class BrowserSupervisor(TakeoverSource):
-    """Supervision in a browser page. The policy acts until the person moves something or takes over with t, and again
-    after t.
+    """Supervision in a browser page.
 
-    Args:
-        env: Task, with what `vla_rl.acting.task.make_env` says is declared of it. One whose pictures cannot be drawn is
-            driven blind.
-        config: see `BrowserConfig`.
+    The policy acts until the person moves something or takes over with t, and again after t.
 
-    Attributes:
-        wants_proposals: the policy goes on planning while the person acts, and the page shows what it would do.
+    A task whose pictures cannot be drawn is driven blind. While the person acts, the policy goes on planning, and the
+    page shows what it would do.
     """
 
     config_class: ClassVar[type] = BrowserConfig

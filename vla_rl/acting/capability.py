@@ -21,10 +21,7 @@ def best_strategy(policy: PolicyFolder) -> tuple[str, ...]:
 def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bool = False) -> None:
     """Refuse a strategy that the policy does not support, before anything is started.
 
-    Args:
-        execution: names the strategy.
-        policy: that will act.
-        watched: newer versions replace it as they appear; a residual head is for one version only.
+    With ``watched``, newer versions replace the policy as they appear; a residual head is for one version only.
 
     Raises:
         ConfigError: saying what is missing and what to do.
@@ -60,9 +57,7 @@ def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCo
 def added_steps(policy: PolicySpec, robot_steps: tuple[int, ...]) -> tuple[int, ...]:
     """Return the dimensions in which the policy plans steps and the robot takes targets: they are added up on the way.
 
-    Args:
-        policy: says in which dimensions it plans steps.
-        robot_steps: dimensions that the robot takes as steps, as its limits or its environment say.
+    ``robot_steps`` are the dimensions that the robot takes as steps, as its limits or its environment say.
 
     Raises:
         ConfigError: for a robot that takes steps where the policy plans targets.

@@ -27,12 +27,9 @@ _LOOK_AHEAD = 12  # how many steps of the solution the robot may have gone since
 
 
 class ExpertPolicy(Policy):
-    """The scripted expert as a policy.
+    """The scripted expert of a gymnasium id, made with options, as a policy.
 
-    Args:
-        env: gymnasium id, with the module that registers it.
-        options: arguments of the environment.
-        nan_from_tick: from this tick on it plans NaN, to rehearse a policy that fails; -1: never.
+    From ``nan_from_tick`` on it plans NaN, to rehearse a policy that fails; -1: never.
     """
 
     def __init__(self, env: str, options: dict[str, Any], nan_from_tick: int = -1) -> None:

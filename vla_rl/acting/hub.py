@@ -17,9 +17,8 @@ def push(source: Path, place: str, episodes: bool = False, private: bool = False
     """Upload a policy, or episodes as a LeRobotDataset. Returns where they are.
 
     Args:
-        source: A run (its newest policy), a policy folder or an episode store.
+        source: A run (its newest policy, with ``episodes`` its episodes), a policy folder or an episode store.
         place: ``USER/NAME`` on the hub, or a new folder, ``./NAME`` or an absolute path.
-        episodes: The episodes of a run, not its policy.
         private: A new place on the hub is seen by its owner alone.
 
     Raises:
@@ -51,12 +50,7 @@ def push(source: Path, place: str, episodes: bool = False, private: bool = False
 
 
 def pull(place: str, target: Path, episodes: bool = False) -> str:
-    """Download a policy or episodes into a new folder. Returns what came.
-
-    Args:
-        place: As of `push`.
-        target: The new folder.
-        episodes: A dataset of the hub.
+    """Download a policy, or ``episodes``, from a place as of `push` into a new folder. Returns what came.
 
     Raises:
         UserError: If the place is not there, or the folder is.

@@ -28,18 +28,18 @@ class Injection:
     """Fault injection around one robot.
 
     Args:
-        setup: the robot, not connected yet.
-        names: of the faults, as on the command line.
+        setup: The robot, not connected yet.
+        names: Of the faults, as on the command line.
         chunk_ticks: H, actions in the policy's chunks.
-        hold_ticks: of the execution.
-        seed: of the moments.
+        hold_ticks: Of the execution.
+        seed: Of the moments.
 
     Attributes:
-        setup: the same robot with the faults.
-        findings: of the faults that were tried.
+        setup: The same robot with the faults.
+        findings: Of the faults that were tried.
 
     Raises:
-        UserError: for faults that do not apply; for a robot that no person looks at after a stop.
+        UserError: For faults that do not apply; for a robot that no person looks at after a stop.
     """
 
     def __init__(self, setup: RobotSetup, names: str, chunk_ticks: int, hold_ticks: int, seed: int) -> None:

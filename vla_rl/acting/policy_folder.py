@@ -216,13 +216,8 @@ def on_robot(
 def load_acting_policy(path: Path, expected: PolicySpec | None = None, device: str = "cpu") -> Policy:
     """Load a policy to act with, on one thread: for the process where inference happens. Deployments need no torch.
 
-    Args:
-        path: Folder of the policy.
-        expected: Interface that it must have; None: any.
-        device: Where a policy in torch runs.
-
     Raises:
-        CheckpointError: If the policy is damaged or has another interface.
+        CheckpointError: If the policy is damaged, or has another interface than ``expected``.
     """
     if expected is not None and (differs := spec_difference(find_policy(path).spec, expected, but=("env_id",))):
         raise CheckpointError(

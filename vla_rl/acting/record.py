@@ -78,10 +78,7 @@ class RecordOrder:
 def record_task(driver: str, order: RecordOrder, config: RecordConfig) -> list[str]:
     """Record demonstrations of a simulated task. Returns the ids of the episodes that were added.
 
-    Args:
-        driver: ``expert``, ``keyboard``, ``spacemouse``, or anything else for the takeover source of the config.
-        order: what is asked for.
-        config: of task, driver and limits.
+    The driver is ``expert``, ``keyboard``, ``spacemouse``, or anything else for the takeover source of the config.
 
     Raises:
         UserError: if the driver cannot drive this task, or a script fails five times in a row.

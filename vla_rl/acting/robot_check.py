@@ -30,13 +30,7 @@ from vla_rl.execution.strategies import ExecutionConfig
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the list.
-
-    Attributes:
-        question: so that yes is good.
-        answer: yes or no.
-        found: what the answer rests on, or what to do about it.
-    """
+    """One line of the list: a question to which yes is good, the answer, and its grounds or what to do about it."""
 
     question: str
     answer: bool
@@ -64,15 +58,9 @@ def settings_items(
     watched: bool = False,
     description: Description | None = None,
 ) -> list[Item]:
-    """Answer the questions that need no robot.
+    """Answer the questions that need no robot: on policy, execution, the limits of the gate and the rate of the loop.
 
-    Args:
-        policy: that will act.
-        execution: its strategy.
-        limits: of the gate.
-        control_hz: rate of the loop.
-        watched: newer versions will replace the policy.
-        description: of the robot, to which the limits have been held.
+    With ``watched``, newer versions will replace the policy. The limits have been held to ``description``.
     """
     items: list[Item] = []
     sizes = sorted(policy.spec.action_sizes.values())
@@ -141,14 +129,7 @@ def _watched(gate: SafetyGate, condition: Callable[[], Condition] | None) -> Ite
 
 
 def check_robot(name: str, policy: PolicyFolder, config: RolloutConfig, options: Mapping[str, Any]) -> Sequence[Item]:
-    """Return the whole list for a robot by its name.
-
-    Args:
-        name: see `vla_rl.acting.robots`.
-        policy: that will act.
-        config: as for a rollout in real time.
-        options: the robot's own.
-    """
+    """Return the whole list for a robot of `vla_rl.acting.robots`, with its own options, in real time."""
     items: list[Item] = []
     policy = replace(policy, spec=renamed(policy.spec, config.rename))
     request = RobotRequest(

@@ -254,13 +254,10 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
 
 
 class WatchedAttempts:
-    """Attempts on one robot that do not go on after a stop of a real robot.
+    """Attempts on one connected robot that do not go on after a stop of a real robot.
 
-    Args:
-        setup: the robot, connected.
-        subscribers: get every step, after the recorder.
-        added: dimensions of the policy's steps that were added up to targets; stored as steps again.
-        rearmed: stops are wanted; the caller arms the gate again, when a person has looked.
+    ``added`` are dimensions of the policy's steps that were added up to targets; they are stored as steps again. With
+    ``rearmed`` stops are wanted, and the caller arms the gate again when a person has looked.
     """
 
     def __init__(

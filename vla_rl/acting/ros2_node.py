@@ -57,11 +57,7 @@ LoadPolicy = Callable[[], Policy]
 class PolicySession:
     """Attempts of a policy on a robot of topics. A `robot_io.ros2.node.Session`.
 
-    Args:
-        settings: of the node.
-        operator: the operator's labels.
-        policy: the interface of the policy, and where it comes from.
-        load_policy: loads it in the inference process.
+    ``load_policy`` loads the policy in the inference process.
 
     Raises:
         UserError: if settings, limits and policy do not fit together.

@@ -82,17 +82,9 @@ def serve(
 
 
 class PolicyServer:
-    """Answer the clients of one policy, see `serve`.
+    """Answer the clients of one policy. Arguments as of `serve`, which listens on ``port`` (0 before).
 
-    Args:
-        policy: What is served.
-        clients: Number of clients at a time.
-        device: Where a policy in torch runs.
-        interface: Name or file of other keys than our own.
-        token: What clients have to send; empty: nothing.
-
-    Attributes:
-        port: On which it listens; 0 before.
+    Clients have to send the token; empty: nothing.
     """
 
     def __init__(

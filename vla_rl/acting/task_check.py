@@ -55,9 +55,7 @@ class TaskReport:
 def check_task(task: TaskConfig, seconds: float | None = None) -> TaskReport:
     """Open the task and play it at random and at rest.
 
-    Args:
-        task: What to check.
-        seconds: Length of a short episode in the task's own time; None: 5, or less for a slow task.
+    A short episode lasts ``seconds`` of the task's own time; None: 5, or less for a slow task.
     """
     report = TaskReport()
     try:

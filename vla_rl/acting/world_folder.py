@@ -62,16 +62,10 @@ class WorldFolder:
 def collect_near_success(
     task: TaskConfig, gate: GateConfig, store: EpisodeStore, episodes: int, first_seed: int
 ) -> None:
-    """Add the missing episodes of the perturbed expert to a store (World-VLA-Loop, arXiv 2602.06508).
+    """Add the missing episodes of the perturbed expert, ``near-00000`` and so on (World-VLA-Loop, arXiv 2602.06508).
 
-    Their steps are demonstrations and their origin is the simulator, so no policy imitates a failure among them.
-
-    Args:
-        task: The environment.
-        gate: Limits of the robot.
-        store: Where the episodes ``near-00000``, ``near-00001``, ... go.
-        episodes: Number of episodes that the store holds afterwards.
-        first_seed: The environment's seed of the first episode; the others follow.
+    Their steps are demonstrations and their origin is the simulator, so no policy imitates a failure among them. The
+    environment's seeds count from ``first_seed``.
     """
     if not episodes:  # a task without a scripted expert has none
         return
@@ -87,12 +81,9 @@ def collect_near_success(
 
 
 def gather_episodes(store: EpisodeStore, sources: dict[str, Path], env_id: str) -> None:
-    """Copy the episodes of an environment from other stores. Copies that exist keep up with the source's edits.
+    """Copy the episodes of an environment from other stores, under the source's name and their own id.
 
-    Args:
-        store: Receives the episodes under the source's name and their own id.
-        sources: Name -> path of an episode store.
-        env_id: Episodes of other environments are skipped.
+    Copies that exist keep up with the source's edits.
     """
     for name, path in sources.items():
         source = EpisodeStore(path, create=False)

@@ -54,13 +54,10 @@ def weighted_loss(per_sample: Tensor, weight: Tensor) -> Tensor:
 
 
 class ActorLearner:
-    """Trains a policy on weighted batches. In a process group of torch.distributed each process takes its rows of the
-    batch, and DistributedDataParallel averages the gradients.
+    """Trains a policy in place on weighted batches.
 
-    Args:
-        model: trained in place.
-        config: the optimization.
-        seed: of noise and flow times.
+    In a process group of torch.distributed each process takes its rows of the batch, and DistributedDataParallel
+    averages the gradients. The seed is that of noise and flow times.
     """
 
     def __init__(self, model: BasePolicy, config: ActorConfig, seed: int) -> None:
@@ -77,12 +74,11 @@ class ActorLearner:
             self._schedule_start = self._updates
 
     def update(self, batch: PolicyBatch, weight: Tensor, step: int) -> dict[str, float]:
-        """One gradient step on a batch of B samples with weights [B]. Returns what to log of this process's rows.
+        """One gradient step on a batch of B samples, raw units, with weights [B].
 
-        Args:
-            batch: raw units.
-            weight: float [B].
-            step: of the run; keys the randomness.
+        Returns what to log of this process's rows.
+
+        The step of the run keys the randomness.
 
         Raises:
             UserError: Unless the policy's loss and the algorithm's weights are one number a sample. Others would be
@@ -159,12 +155,9 @@ class _Loss(nn.Module):
 
 
 def autocast(config: ActorConfig, device: torch.device, cached: bool = True) -> torch.autocast:
-    """The context of what is computed in `ActorConfig.precision`.
+    """The context of what is computed in `ActorConfig.precision` on a device.
 
-    Args:
-        config: of the actor.
-        device: that computes.
-        cached: weights are converted once for the whole context; they must not change in it.
+    With ``cached`` weights are converted once for the whole context; they must not change in it.
     """
     half = config.precision == "bfloat16" or (config.precision == "auto" and computes_bfloat16(device))
     return torch.autocast(device.type, torch.bfloat16, enabled=half, cache_enabled=cached)

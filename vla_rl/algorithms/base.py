@@ -82,15 +82,9 @@ class Algorithm:
 
     @classmethod
     def check_fit(cls, learning: Any, policy: Callable[[], BasePolicy]) -> None:
-        """Refuse options that do not fit the policy.
+        """Refuse options of the algorithm that do not fit the policy, by a UserError.
 
-        Args:
-            learning: the algorithm's own options.
-            policy: makes the policy, perhaps on the meta device (`TrainablePolicy.on_meta_device`): only its shapes
-            count.
-
-        Raises:
-            UserError: in that case.
+        ``policy`` makes it, perhaps on the meta device (`TrainablePolicy.on_meta_device`): only its shapes count.
         """
 
     @property

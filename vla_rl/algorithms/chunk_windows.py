@@ -8,18 +8,13 @@ from vla_rl.credit import SegmentKind
 
 
 def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:
-    """Find all chunks that one and the same actor executed, and their labels.
+    """Find all chunks of ``ticks`` that one and the same actor executed, and their labels.
 
     A window that reaches into another segment is left out; one that reaches beyond the end of its episode is not.
 
-    Args:
-        data: Episodes and their credit.
-        ticks: C.
-        discount: gamma.
-
     Returns:
         frames: int64 [N], at which the chunks begin.
-        label: float32 [N], gamma^(ticks to the end) where the chunk led to success, else 0.
+        label: float32 [N], discount^(ticks to the end) where the chunk led to success, else 0.
     """
     credit, every = data.credit, np.arange(data.cache.total_frames)
     person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
@@ -32,12 +27,7 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
 
 
 def followers(data: RoundData, frames: Frames, ticks: int) -> Frames:
-    """Find the window that follows each window.
-
-    Args:
-        data: Episodes and their credit.
-        frames: int64 [N], at which the windows begin, as `windows` returns them.
-        ticks: Distance to the following window.
+    """Find the window, ``ticks`` later, that follows each window of `windows`.
 
     Returns:
         int64 [N], index in ``frames``; -1: another actor takes over before it, the episode ends, or it has no label.

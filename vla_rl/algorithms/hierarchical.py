@@ -73,11 +73,11 @@ class HierarchicalLearner:
     """Trains viability and efficiency of one critic.
 
     Args:
-        backbone: of the critic.
-        config: of the algorithm.
-        data: of the first round, whose longest episode sets T_max.
-        seed: of batches and augmentation.
-        discount: below 1 the viability head learns discount^(steps to success) instead of the outcome.
+        backbone: Of the critic.
+        config: Of the algorithm.
+        data: Of the first round, whose longest episode sets T_max.
+        seed: Of batches and augmentation.
+        discount: Below 1 the viability head learns discount^(steps to success) instead of the outcome.
         learns_efficiency: False leaves the efficiency head alone.
     """
 

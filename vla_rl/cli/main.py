@@ -103,11 +103,9 @@ def say_errors(program: str, verb: str, action: Callable[[], int], debug: bool =
 
 
 def _need_descriptors() -> None:
-    """Refuse to begin with too few file descriptors. Libraries that run out of them half-way leave objects whose
-    destructors fail in their own words.
+    """Refuse to begin with too few file descriptors (OSError).
 
-    Raises:
-        OSError: in that case.
+    Libraries that run out of them half-way leave objects whose destructors fail in their own words.
     """
     with contextlib.ExitStack() as taken:
         for _ in range(_LEAST_DESCRIPTORS):

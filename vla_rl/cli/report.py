@@ -34,12 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _task_of(run: Path) -> "TaskConfig | None":
-    """Return the task of a run, in whose simulation episodes are drawn again; None for offline fine-tuning, which has
-    none.
-
-    Raises:
-        UserError: if there is no run, or its config does not fit this program.
-    """
+    """Return the task of a run, in whose simulation episodes are drawn again; None for offline fine-tuning."""
     from vla_rl.training.config import RunConfig
     from vla_rl.training.finetune import FinetuneConfig
 

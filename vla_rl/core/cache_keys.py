@@ -1,9 +1,6 @@
 """Keys of derived results: a result is used again only under the digest of everything that can change it.
 
-Evaluation stores, the frame cache, world models and their probes, engines and the cells of benchmarks are keyed here.
-The caller names all ingredients of a result: settings as plain data or dataclasses, files and folders as paths,
-code by its modules. A key that leaves an ingredient out counts another result as its own; one ingredient too many only
-costs a repetition.
+A key that leaves an ingredient out counts another result as its own; one ingredient too many only costs a repetition.
 """
 
 import dataclasses
@@ -39,16 +36,11 @@ def cache_key(ingredients: Any) -> str:
 
 
 def claim(file: Path, key: str, found: str, made: bool = False) -> None:
-    """Note the key of what is made beside a file, or refuse what was begun under another key.
-
-    Args:
-        file: Holds the key.
-        key: Of what is to be made, or gone on with.
-        found: What lies there if the key is another one, as a sentence that ends with the remedy.
-        made: Whether something is there already; without a file its maker is unknown.
+    """Note in `file` the key of what is made beside it.
 
     Raises:
-        UserError: in that case.
+        UserError: If something was ``made`` there already under another key or none. ``found`` says what, and the
+            remedy.
     """
     known = file.read_text().strip() if file.exists() else None
     if known != key and (made or known is not None):

@@ -48,12 +48,11 @@ def part(kind: str, *, beside: str = "", inside: str = "", default: str = "", ma
     A dataclass with such fields calls `fill_parts` in its ``__post_init__``: left out, a section has its defaults.
 
     Args:
-        kind: of the part, a key of `vla_rl.core.registry.KINDS`. What is found there has the attribute
-            ``config_class``, a dataclass.
-        beside: name of the field of the same dataclass that holds the part's name.
-        inside: or the key inside of the section that does.
-        default: the name where none is given; only with ``inside``.
-        may_have_none: a part without ``config_class`` has no options, instead of being refused.
+        kind: A key of `vla_rl.core.registry.KINDS`. What is found there has a dataclass ``config_class``.
+        beside: Name of the field of the same dataclass that holds the part's name.
+        inside: Or the key inside of the section that does.
+        default: The name where none is given; only with ``inside``.
+        may_have_none: A part without ``config_class`` has no options, instead of being refused.
     """
     return dataclasses.field(default=None, metadata={PART: _Part(kind, beside, inside, default, may_have_none)})
 
@@ -102,19 +101,14 @@ def load_config[ConfigT](
     overrides: Sequence[str] = (),
     base: Mapping[str, Any] | None = None,
 ) -> ConfigT:
-    """Build a config from its defaults, then a base, then a YAML file, then overrides.
+    """Build a config from its defaults, then a base, then a YAML file, then ``section.key=value`` overrides.
 
-    Args:
-        config_class: a frozen dataclass; nested dataclasses are sections.
-        file: a YAML mapping; only the keys that differ from the defaults need to stand in it.
-        overrides: ``section.key=value`` items; the value is read as YAML.
-        base: plain data, such as sections of another config; the file replaces whole sections of it.
+    An override that chooses another part than base and file did takes the options of the replaced one away with it.
+    A section of which some options are given keeps the other defaults of the field that holds it. The file replaces
+    whole sections of the base.
 
     Raises:
         ConfigError: for an unknown key (with the nearest known one), a value of the wrong type, or an unreadable file.
-
-    An override that chooses another part than base and file did takes the options of the replaced one away with it.
-    A section of which some options are given keeps the other defaults of the field that holds it.
     """
     raw = {**copy.deepcopy(dict(base or {})), **(read_yaml(file) if file is not None else {})}
     changed = _with_overrides(raw, overrides)
@@ -132,14 +126,10 @@ def load_config[ConfigT](
 def config_from_dict[ConfigT](
     config_class: type[ConfigT], raw: dict[str, Any], where: str = "config", own_defaults: bool = False
 ) -> ConfigT:
-    """Decode a nested mapping into a config.
+    """Decode a nested mapping into a config dataclass.
 
-    Args:
-        config_class: a dataclass.
-        raw: plain data.
-        where: it comes from, for messages.
-        own_defaults: A section with some given options has the others from the default of its field, else from its
-            class. The latter holds for a file that was saved before an option existed.
+    With ``own_defaults`` a section with some given options has the others from the default of its field, else from its
+    class. The latter holds for a file that was saved before an option existed. ``where`` names the mapping in errors.
 
     Raises:
         ConfigError: for an unknown key, a missing one, or a value of the wrong type.

@@ -165,14 +165,12 @@ def match(
     what: str,
     remedy: str = "Map the names, or use data of the same robot",
 ) -> Match:
-    """Match a found vector with an expected one, by name where both declare names.
+    """Match a found vector of ``size`` numbers with an expected one, by name where both declare names.
 
     Args:
-        expected: What the receiver declares.
-        found: What the source declares.
+        expected, found: What receiver and source declare.
         size: D, numbers in both vectors.
-        expected_in: Name of the receiver, for the error ("the policy runs/a").
-        found_in: Name of the source.
+        expected_in, found_in: Names of both, for the error ("the policy runs/a").
         what: ``state`` or ``action``.
         remedy: What to do if a name is missing.
 

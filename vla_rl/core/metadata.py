@@ -63,15 +63,10 @@ def write_weights(folder: Path, stem: str, content: bytes, description: Mapping[
 
 
 def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any], bytes]:
-    """Return what `write_weights` wrote: the description and the content of the weights, both verified.
-
-    Args:
-        folder: of a policy, a critic, a corrector or a world model.
-        wanted: Expected value of ``format``.
-        version: Expected value of ``format_version``.
+    """Return the description and the content of the weights that `write_weights` wrote, both verified.
 
     Raises:
-        CheckpointError: if it is missing, damaged, foreign, or not signed by a trusted key.
+        CheckpointError: if it is missing, damaged, of another format or version, or not signed by a trusted key.
     """
     from vla_rl.core.signing import check_trusted
 

@@ -93,9 +93,7 @@ class PolicySpec:
     def of_robot(self, action_dim: int, state_dim: int | None = None) -> "PolicySpec":
         """Return the interface towards one of the robots that share the policy, without the dimensions that it lacks.
 
-        Args:
-            action_dim: A of the robot.
-            state_dim: S of the robot; None: the largest that goes with its A.
+        The robot is the one with A actions and S states; None: the largest S that goes with A.
 
         Raises:
             UserError: if the policy was made for no such robot.
@@ -195,15 +193,10 @@ class Difference(NamedTuple):
 
 
 def spec_difference(found: PolicySpec, expected: PolicySpec, but: Collection[str] = ()) -> Difference | None:
-    """Return the first thing in which two interfaces of policies differ; None if nothing does.
+    """Return the first field, not in ``but``, in which two interfaces of policies differ; None if nothing does.
 
     Names that only one of the two declares are no difference: those vectors are matched by position, which is logged
     once.
-
-    Args:
-        found: Of a policy that is loaded.
-        expected: Of the robot, or of the policy that acts.
-        but: Fields that may differ.
     """
     for name in (field.name for field in fields(PolicySpec) if field.name not in ("dimensions", *but)):
         if getattr(found, name) != getattr(expected, name):

@@ -21,14 +21,7 @@ _watchers: list[Watcher] = []
 
 
 class Progress:
-    """Work of a known size. A context manager.
-
-    Args:
-        name: of the work.
-        total: how much there is to do; None: unknown.
-        unit: of it, in the singular.
-        done: of it, before the work begins.
-    """
+    """Progress of ``total`` units of work (None: unknown), of which some may be ``done`` before. A context manager."""
 
     def __init__(self, name: str, total: int | None, unit: str, done: int = 0) -> None:
         self._name, self._total, self._done = name, total, done
@@ -58,13 +51,7 @@ class Progress:
 
 
 def track[Item](items: Iterable[Item], name: str, unit: str, total: int | None = None) -> Iterator[Item]:
-    """Return the items, while the progress through them is shown.
-
-    Args:
-        items: to go through.
-        name, unit: see `Progress`.
-        total: how many there are, where they do not know their number themselves.
-    """
+    """Return the items, while the progress through them is shown; ``total`` where they do not know their number."""
     if total is None and isinstance(items, Sized):
         total = len(items)
     with Progress(name, total, unit) as progress:

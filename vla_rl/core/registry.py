@@ -52,11 +52,7 @@ def _names(kind: str, path: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def find(kind: str, name: str) -> Any:
-    """Return the part of that name, imported.
-
-    Args:
-        kind: a key of `KINDS`.
-        name: an entry point, or ``module:Name``.
+    """Return the part of a kind, a key of `KINDS`, by its name: an entry point, or ``module:Name``. It is imported.
 
     Raises:
         ConfigError: For a name that no package declares, one that two packages declare differently, or one that cannot

@@ -81,8 +81,7 @@ def match_robot(
         state_dim: S of the robot; None: as many as it declares, else the largest that goes with its A.
 
     Raises:
-        UserError: If the sizes differ, a name is missing on either side, or units cannot be converted. The message
-            shows both lists of names.
+        UserError: If sizes differ, a name is missing on either side, or units cannot be converted; with both lists.
     """
     try:
         own = policy.of_robot(action_dim, state_dim or len(robot[0]) or None)

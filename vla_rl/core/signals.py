@@ -111,12 +111,9 @@ def deferred_signals() -> Iterator[Callable[[], BaseException | None]]:
 @contextlib.contextmanager
 def ends_in_time(program: str, work: str, last: bool = False) -> Iterator[None]:
     """Inside, the first signal is announced and the process ends within 5 s of it; a second signal ends it at once.
-    Only in the main thread, around `stops_on_signals`, and once at a time in a process.
 
-    Args:
-        program: name in front of the announcement.
-        work: what is being stopped.
-        last: the process ends after this; after a signal it is watched to its very end.
+    The announcement names ``work`` of ``program``. With ``last`` the process is watched to its very end. Only in the
+    main thread, around `stops_on_signals`, and once at a time in a process.
     """
     global _current
     if threading.current_thread() is not threading.main_thread() or _current is not None:

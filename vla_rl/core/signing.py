@@ -26,10 +26,7 @@ DESCRIPTIONS = ("manifest.json", "vla_rl.json", "config.json")
 
 
 def make_key(file: Path) -> Path:
-    """Make a pair of keys: the private one in a new file that only its owner may read, the public one beside it.
-
-    Returns:
-        the file of the public key, with the suffix ``.pub``.
+    """Make a private key in a new file that only its owner may read, and return the public one's, ``.pub``, beside it.
 
     Raises:
         UserError: if a file is there already, or the library is missing.

@@ -30,13 +30,9 @@ _STDERR = 2
 
 
 class Watch:
-    """What the watchdog knows of the watched process.
+    """What the watchdog knows of the watched process: its id, its session, the signals that ask it to end.
 
-    Args:
-        watched: its process id.
-        session: its session.
-        mark: value of `MARK` in the environment of what it starts.
-        stops: the signals that ask it to end; it may handle others.
+    ``mark`` is the value of `MARK` in the environment of what the process starts.
     """
 
     def __init__(self, watched: int, session: int, mark: str, stops: Collection[int]) -> None:
@@ -91,11 +87,8 @@ class Watch:
     def _end_started(self, forked: bool) -> None:
         """Kill what the watched process started, and what that started.
 
-        A session of its own marks what is meant to stay (a browser, a viewer). The tracker of multiprocessing ends by
-        itself when it has cleaned up.
-
-        Args:
-            forked: also descendants without the mark, which have been forked off or are older than the watchdog.
+        ``forked``: also descendants without the mark. A session of its own marks what is meant to stay (a browser, a
+        viewer). The tracker of multiprocessing ends by itself when it has cleaned up.
         """
         until_s = time.monotonic() + _SWEEP_WITHIN_S
         while not self._robot and (found := list(self._started(forked))) and time.monotonic() < until_s:

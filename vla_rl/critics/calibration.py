@@ -27,12 +27,9 @@ class ReliabilityCurve(NamedTuple):
 
 
 def auc(scores: ArrayLike, labels: ArrayLike) -> float:
-    """Area under the receiver operating characteristic: the chance that a success scores above a failure; ties count
-    half. NaN if either is missing.
+    """Return the chance that a success scores above a failure, by scores and labels [N]; ties count half.
 
-    Args:
-        scores: [N].
-        labels: [N], true of a success.
+    This is the area under the receiver operating characteristic. NaN if there are no successes or no failures.
     """
     scores, won = np.asarray(scores), np.asarray(labels, dtype=bool)
     positive, negative = scores[won], np.sort(scores[~won])
@@ -43,12 +40,9 @@ def auc(scores: ArrayLike, labels: ArrayLike) -> float:
 
 
 def reliability_curve(probability: ArrayLike, label: ArrayLike, bins: int = 10) -> ReliabilityCurve:
-    """Mean prediction against observed frequency.
+    """Mean prediction [N], in [0, 1], against observed frequency, in bins.
 
-    Args:
-        probability: [N], in [0, 1].
-        label: [N], 0 for a failure; for a success 1, or what it is worth where what comes later is worth less.
-        bins: number of bins.
+    A label [N] is 0 for a failure; for a success 1, or what it is worth where what comes later is worth less.
 
     Raises:
         UserError: for unequal lengths, no samples, or predictions outside [0, 1].

@@ -78,12 +78,9 @@ class CriticOutput(NamedTuple):
 
 
 class HierarchicalCritic(nn.Module):
-    """Observation -> viability logit and efficiency value.
+    """Observation -> viability logit and efficiency value, at least -``max_steps`` (T_max), on one of the `backbones`.
 
-    Args:
-        backbone: see `backbones`.
-        config: architecture; one without options of the efficiency value leaves its head untrained.
-        max_steps: T_max.
+    A config without options of the efficiency value leaves its head untrained.
     """
 
     max_steps: Tensor
@@ -112,13 +109,7 @@ class HierarchicalCritic(nn.Module):
 
 
 def viability_loss(logit: Tensor, label: Tensor, mask: Tensor) -> Tensor:
-    """Cross-entropy of z_v over the labeled samples, 0 if there are none.
-
-    Args:
-        logit: [B].
-        label: [B], in [0, 1].
-        mask: bool [B].
-    """
+    """Cross-entropy of z_v [B] over the labeled samples, 0 if there are none: labels [B] in [0, 1], mask bool [B]."""
     per_sample = F.binary_cross_entropy_with_logits(logit, label, reduction="none")
     return masked_mean(per_sample, mask)
 
@@ -127,8 +118,7 @@ def efficiency_target(later: Tensor, elapsed: Tensor, terminal: Tensor, max_step
     """y_e [B] in steps: -elapsed at the terminal success (0 on that step itself), otherwise -elapsed + V_e(s').
 
     Args:
-        later: V_e(s'), [B].
-        elapsed: steps from s to s', [B].
+        later, elapsed: V_e(s') and steps from s to s', [B].
         terminal: bool [B], the episode succeeded within the n steps, so that s' is its terminal success step.
         max_steps: T_max.
     """

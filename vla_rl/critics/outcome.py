@@ -37,12 +37,7 @@ class OutcomeValueConfig:
 
 
 class OutcomeValue(nn.Module):
-    """P(success | features, tick), by K networks.
-
-    Args:
-        rows: [N, I], the states that it will learn from, for their scales.
-        folds: K.
-    """
+    """P(success | features, tick), by K networks. The states that it will learn from, [N, I], give the scales."""
 
     def __init__(self, rows: Tensor, folds: int) -> None:
         super().__init__()

@@ -153,11 +153,11 @@ class FrameCache:
         """Take in what is new in the store; forget what has left it and what the retention policy drops.
 
         Returns:
-            the headers of the newly cached episodes, in id order.
+            The headers of the newly cached episodes, in id order.
 
         Raises:
-            StoreError: for a damaged episode, one whose cameras differ from the others', or a full disk. What
-                had been taken in before the error stays.
+            StoreError: For a damaged episode, one whose cameras differ from the others', or a full disk. What had been
+                taken in before the error stays.
             UserError: For an episode whose names or units do not match those of the others, or of the policy.
         """
         try:
@@ -177,22 +177,18 @@ class FrameCache:
         return FrameBatch(images, self.state[frames], [self.tasks[index] for index in task_index], task_index)
 
     def chunks(self, frames: Int64Array, horizon: int, sent: bool = False) -> tuple[Float32Array, NDArray[np.bool_]]:
-        """Return the actions from each frame on: those that imitation should reproduce, or those that were ``sent``.
+        """Return the actions from each frame on, to imitate or as ``sent``: float32 [B, H, A] and valid, bool [B, H].
 
-        Returns:
-            actions: float32 [B, H, A]; after the end of an episode its last action is repeated.
-            valid: bool [B, H], False after the end.
+        After the end of an episode its last action is repeated, and valid is False.
         """
         steps = np.asarray(frames)[:, None] + np.arange(horizon)  # [B, H]
         last = self._last_frame[self.episode_index[frames]][:, None]  # [B, 1]
         return (self.action_sent if sent else self.action)[np.minimum(steps, last)], steps <= last
 
     def later(self, frames: Int64Array, offset: int) -> tuple[Int64Array, NDArray[np.bool_]]:
-        """Return the frames ``offset`` >= 0 steps later.
+        """Return the frames ``offset`` >= 0 steps later, int64 [B], and which are inside the episode, bool [B].
 
-        Returns:
-            frames: int64 [B], at most the last of the same episode.
-            inside: bool [B], False where that clipped.
+        The others are clipped to its last frame.
         """
         steps = np.asarray(frames, dtype=np.int64) + offset
         last = self._last_frame[self.episode_index[frames]]

@@ -85,11 +85,8 @@ class Layout:
 def common_layout(headers: Sequence[EpisodeHeader], expected: PolicySpec | None = None) -> Layout | None:
     """Return a layout that all episodes fit in; None for no episodes.
 
-    Rows of one size follow the names that ``expected`` declares, else those of the first episode that declares any.
-
-    Args:
-        headers: Of the episodes.
-        expected: Interface of the policy that reads the rows.
+    Rows of one size follow the names that ``expected``, the policy that reads them, declares. Else they follow the
+    first episode that declares any.
 
     Raises:
         StoreError: If their cameras differ.

@@ -108,12 +108,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class EditLog:
-    """All edits of one episode, in the order of time.
-
-    Attributes:
-        digest: Of the episode as it was recorded.
-        entries: Oldest first.
-    """
+    """All edits of one episode, the oldest first, under the digest of the episode as it was recorded."""
 
     digest: str
     entries: tuple[Entry, ...] = ()
@@ -166,11 +161,9 @@ class EditLog:
 
 
 class EditFolder:
-    """The edits of a store or a dataset: one file for each edited episode.
+    """The edits of a store or a dataset: one file, ``spelled(NAME)``, for each edited episode.
 
-    Args:
-        path: Folder; it need not exist.
-        spelled: Name of an episode -> name of its file.
+    The folder need not exist.
     """
 
     def __init__(self, path: Path, spelled: Callable[[str], str] = str) -> None:

@@ -106,8 +106,8 @@ def read_file_header(file: Path) -> EpisodeHeader:
     """Return the header of an episode file.
 
     Raises:
-        DamagedError: if the content is damaged.
-        StoreError: if the file is missing, cannot be read, or has another schema version.
+        StoreError: If the file is missing, cannot be read, or has another schema version. DamagedError: for its
+            content.
     """
     with _reading(file):
         with zipfile.ZipFile(file) as archive:

@@ -133,12 +133,8 @@ def only_where_declared(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
 def check_camera_names(names: Iterable[str], rename: str) -> None:
     """Refuse cameras that no episode could be saved with, before one is recorded.
 
-    Args:
-        names: of the cameras.
-        rename: how they are given another name.
-
     Raises:
-        ConfigError: with the first of them.
+        ConfigError: With the first of them, and how to ``rename`` it.
     """
     for name in names:
         if not COLUMN_NAME.fullmatch(name):

@@ -120,17 +120,13 @@ class LeRobotFiles:
             return values.to_numpy(zero_copy_only=False).reshape(length, *row)
 
     def pictures(self, index: int, key: str, table: dict[str, Any], size: Size | None = None) -> Uint8Array:
-        """Return the pictures of one camera, uint8 [T, H, W, 3].
+        """Return the pictures of one camera, uint8 [T, H, W, 3], of an episode with this table.
 
-        Args:
-            index: Number of the episode.
-            key: Column of the camera.
-            table: Of the episode.
-            size: Height and width to scale to, averaging; None: as recorded.
+        They are scaled to a size if one is given.
 
         Raises:
-            StoreError: For pictures of another size than the column declares, or video frames at other times than
-                the rows.
+            StoreError: For pictures of another size than the column declares, or video frames at other times than the
+                rows.
         """
         declared, where = self.declared_size(key), f"{self.folder}: episode {index}, camera {key}"
         with self.reading():

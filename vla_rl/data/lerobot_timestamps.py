@@ -29,11 +29,6 @@ class VideoSpan:
 def check_stamps(stamps: Float64Array, fps: float, where: str) -> None:
     """Refuse times of rows [T], s, that do not rise step by step at the rate of the dataset.
 
-    Args:
-        stamps: Times of the rows.
-        fps: Rate that the dataset declares.
-        where: Dataset and episode, for the error.
-
     Raises:
         StoreError: With both rates, or with the rows between which time jumps.
     """

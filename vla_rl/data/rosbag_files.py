@@ -118,10 +118,7 @@ class Numbers:
 
 
 def numbers_of(bag: BagReader, topic: str, kind: str, message: Any, path: str) -> Numbers:
-    """Return the numbers of a message in the order of its fields.
-
-    Args:
-        path: Field to take them from (``points.0.positions``); empty: what `_DEFAULT_FIELDS` has, or all fields.
+    """Return the numbers of a message, or of one field of it (``points.0.positions``), in the order of its fields.
 
     Raises:
         UserError: If there is no such field.

@@ -30,12 +30,7 @@ _POSITION = re.compile(r"(.*\.)?positions?")
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """One topic, or one field of it, in the order of capture.
-
-    Attributes:
-        topic: As the mapping names it.
-        captured_ns: int64 [M], ascending.
-    """
+    """One topic, or one field of it, as the mapping names it, captured at int64 [M] ns, ascending."""
 
     topic: str
     captured_ns: Int64Array
@@ -111,9 +106,7 @@ class StreamReader:
     def numbers(self, topic: str, joints: Sequence[str] = ()) -> NumberStream:
         """Return the numbers of ``TOPIC`` or ``TOPIC#FIELD``, by name where the messages carry names.
 
-        Args:
-            topic: As the mapping names it.
-            joints: Order of the joints, of which the topic may have a part; empty: in the order of the messages.
+        ``joints`` is the order of the joints, of which the topic may have a part; empty: that of the messages.
 
         Raises:
             UserError: For a joint that a message names twice, two kinds of message that share a joint, or numbers that
@@ -142,14 +135,10 @@ class StreamReader:
         return NumberStream(topic, captured[order], np.stack([numbers.values for numbers in messages]))
 
     def marks(self, rule: str, part: str) -> NumberStream:
-        """Return a topic of true and false, float64 [M, 1] of 0 and 1.
-
-        Args:
-            rule: ``TOPIC``, or ``TOPIC>=NUMBER`` for a topic of other numbers.
-            part: Part of the mapping, for the error.
+        """Return a topic of true and false, or ``TOPIC>=NUMBER``, as float64 [M, 1] of 0 and 1.
 
         Raises:
-            UserError: If it holds anything else.
+            UserError: If it holds anything else; with the part of the mapping.
         """
         found = _RULE.fullmatch(rule)
         if found is None:
@@ -205,7 +194,7 @@ class StreamReader:
 def merged(
     where: str, topic: str, captured_ns: Int64Array, messages: Sequence[Numbers], joints: Sequence[str]
 ) -> NumberStream:
-    """Match the numbers of messages by name, and merge messages of different joints into one vector.
+    """Match the numbers of M messages by name, and merge messages of different joints into one vector.
 
     The vector is as old as the oldest joint in it. What is newer waits until the oldest joints have caught up, so that
     positions lie together, as in `robot_io.ros2.robot.Ros2Robot.on_joints`.

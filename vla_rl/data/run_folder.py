@@ -50,12 +50,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: Any, start: Self | None = None) -> Self:
-        """Make a new run folder around a config.
+        """Make a new run folder around a config, whose file is written last: a folder with one is whole.
 
-        Args:
-            path: of the folder; its config.yaml is written last, so that a folder with one is whole.
-            config: a dataclass.
-            start: a run whose demonstrations, supervised policy and evaluation of it are copied, with all edits.
+        The demonstrations, the supervised policy and its evaluation of the run ``start`` are copied, with all edits.
 
         Raises:
             UserError: if the folder already holds a run, or a store, or cannot be made.
@@ -80,11 +77,7 @@ class RunFolder:
 
     @classmethod
     def open[ConfigT](cls, path: Path, config_class: type[ConfigT]) -> tuple[Self, ConfigT]:
-        """Open a run to continue or to read it.
-
-        Args:
-            path: of the folder.
-            config_class: a dataclass.
+        """Open a run, with its config of ``config_class``, to continue or to read it.
 
         Raises:
             UserError: if there is no run in the folder; ConfigError if its config does not fit this program.
@@ -104,16 +97,12 @@ class RunFolder:
     def resume[ConfigT](
         cls, path: Path, config_class: type[ConfigT], changes: Sequence[str], budget: str
     ) -> tuple[Self, ConfigT]:
-        """Open a run to go on with it, to a larger budget where the changes say so. Nothing is written, see `extend`.
+        """Open a run to go on with it, to a larger ``budget`` where the changes, ``key=value``, say so.
 
-        Args:
-            path: of the folder.
-            config_class: see `open`.
-            changes: ``key=value`` items.
-            budget: The one key that may be changed, and only grow.
+        Nothing is written, see `extend`.
 
         Raises:
-            UserError: for any other change; else see `open`.
+            UserError: If another key is changed, or the budget does not grow; else see `open`.
         """
         if other := [key for key, _, _ in (item.partition("=") for item in changes) if key != budget]:
             raise UserError(

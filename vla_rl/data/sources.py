@@ -31,12 +31,10 @@ class DataMapping:
 
 
 def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str]:
-    """Add the episodes of a source to a store, see `add_new`, and return the ids that were added.
+    """Add the episodes of a store, a run folder, a LeRobotDataset, a bag, or a folder of bags to a store.
 
-    Args:
-        source: A store, a run folder, a LeRobotDataset, a bag, or a folder whose entries are bags.
-        store: The store to add to.
-        mapping: Of topics and columns.
+    Returns:
+        The ids that were added, see `add_new`.
 
     Raises:
         UserError: If the source is none of these, or cannot be read.

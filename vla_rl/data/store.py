@@ -89,17 +89,12 @@ class EpisodeStore(Editable):
         check_settings(self.path)
 
     def add(self, episode: Episode) -> None:
-        """Save an episode.
-
-        After the call returns, the episode survives a crash of the process or the machine. If the call raises, the
-        store is unchanged.
-
-        Args:
-            episode: Episode with a new id.
+        """Save an episode with a new id. After the call returns, it survives a crash of the process or the machine.
 
         Raises:
             UserError: If the episode is not valid.
             StoreError: If the id is taken or is no file name, a label or column cannot be stored, or the disk is full.
+                The store is then unchanged.
         """
         file = self._file(episode.episode_id)
         storable_columns(episode)
@@ -121,10 +116,7 @@ class EpisodeStore(Editable):
             raise StoreError(f"cannot save episode {episode.episode_id!r} in {self.path}: {reason}") from error
 
     def ids(self, left_out: bool = False) -> list[str]:
-        """Return the sorted ids of all episodes.
-
-        Args:
-            left_out: Whether to include the episodes that an edit leaves out.
+        """Return the sorted ids of all episodes, with ``left_out`` also of those that an edit leaves out.
 
         Raises:
             StoreError: If the folder cannot be listed.
@@ -153,12 +145,7 @@ class EpisodeStore(Editable):
         return stamps
 
     def read(self, episode_id: str) -> Episode:
-        """Read an episode, with its edits applied.
-
-        `ids` does not list an episode that an edit leaves out, but this method reads it.
-
-        Args:
-            episode_id: Id of the episode.
+        """Read an episode, with its edits applied, even one that an edit leaves out.
 
         Returns:
             Episode as columns of T steps: ``state`` float32 [T, S], ``action_sent`` float32 [T, A], ``images`` uint8
@@ -172,11 +159,7 @@ class EpisodeStore(Editable):
     def read_header(self, episode_id: str) -> EpisodeHeader:
         """Read an episode's header (length, outcome, task, cameras), with its edits applied.
 
-        Args:
-            episode_id: Id of the episode.
-
-        Returns:
-            Header. Its digest is that of the recording, without edits.
+        Its digest is the recording's.
 
         Raises:
             StoreError: If the episode or its edit is missing or damaged.
@@ -205,11 +188,11 @@ class EpisodeStore(Editable):
         return {**self.recording(episode_id).values, **self.changes(episode_id)}
 
     def label(self, episode_id: str, success: bool | None, by: str = "") -> None:
-        """Set the outcome of an episode. The label is an edit; the recording stays. Raises as `edit`.
+        """Set the outcome of an episode, None for unknown. The label is an edit; the recording stays. Raises as `edit`.
 
         Args:
             episode_id: Id of the episode.
-            success: Outcome; None: unknown.
+            success: Outcome.
             by: Who gives the label; empty: the user of this process.
         """
         self.edit(episode_id, by, success=success)
@@ -217,11 +200,7 @@ class EpisodeStore(Editable):
     def move(self, episode_id: str, to: Self) -> None:
         """Move an episode, with its edits, to another store on the same file system.
 
-        At any moment exactly one of the two stores has the episode.
-
-        Args:
-            episode_id: Id of the episode.
-            to: Store that receives the episode.
+        At any moment exactly one of the two has it.
 
         Raises:
             StoreError: If the episode cannot be moved.
@@ -246,10 +225,7 @@ class EpisodeStore(Editable):
         return map(self.read, self.ids())
 
     def summary(self) -> tuple[PolicySpec, Statistics]:
-        """Summarize the episodes for a new policy.
-
-        Returns:
-            Interface of a policy for their robot, and their normalization statistics.
+        """Return the interface of a policy for the robot of the episodes, and their normalization statistics.
 
         Raises:
             UserError: If the episodes cannot share a policy.
@@ -264,16 +240,10 @@ class EpisodeStore(Editable):
 
 
 def add_new(store: EpisodeStore, episodes: Iterable[Episode]) -> list[str]:
-    """Add episodes from another source; a repeated call adds nothing.
+    """Add episodes from another source, and return the ids that were added; a repeated call adds nothing.
 
     The function skips an episode that the store already has with the same content. A different episode under a taken
-    id gets the first free id that ends in ``.2``, ``.3`` ...
-
-    Returns:
-        Ids of the episodes that were added.
-
-    Raises:
-        UserError, StoreError: As `EpisodeStore.add`.
+    id gets the first free id that ends in ``.2``, ``.3`` ... Raises as `EpisodeStore.add`.
     """
     added = []
     for episode in episodes:

@@ -112,11 +112,11 @@ class ProcessPlanner(Planner):
     """Its policy lives in another process. A context manager: the process runs inside the ``with``.
 
     Args:
-        load_policy: makes the policy; called in the inference process, so it must be importable from there (a class, a
+        load_policy: Makes the policy; called in the inference process, so it must be importable from there (a class, a
             module-level function, or a `functools.partial` of one).
-        layout: sizes of the messages.
-        config: the execution strategy decides how the policy is used.
-        load_timeout_s: how long loading and the first inference may take.
+        layout: Sizes of the messages.
+        config: The execution strategy decides how the policy is used.
+        load_timeout_s: How long loading and the first inference may take.
     """
 
     def __init__(

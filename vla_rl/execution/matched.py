@@ -17,12 +17,7 @@ from vla_rl.execution.strategies.rtc import GuidedPolicy
 
 
 class MatchedPolicy(Policy):
-    """Reorder and convert the robot's states for a policy, and the policy's chunks for the robot.
-
-    Args:
-        policy: Plans in its own order and units.
-        found: How its numbers become those of the robot.
-    """
+    """Reorder and convert the robot's states for a policy, and the policy's chunks for the robot, as they match."""
 
     def __init__(self, policy: Any, found: RobotMatch) -> None:
         self._policy, self._state, self._action = policy, found.state, found.action

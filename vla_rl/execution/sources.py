@@ -70,9 +70,8 @@ class TakeoverSwitch(ActionSource):
 class Demonstrator(ActionSource):
     """A scripted expert or a person who acts alone.
 
-    Args:
-        act: called once per tick; returns (clean action, action to send), each float32 [A].
-        reset: called with the seed at the start of an attempt.
+    ``act`` is called once per tick and returns (clean action, action to send), float32 [A] each. ``reset`` is called
+    with the seed at the start of an attempt.
     """
 
     def __init__(
@@ -100,9 +99,7 @@ class Demonstrator(ActionSource):
 class SoleDriver(ActionSource):
     """A takeover source that acts alone, as a demonstrator. Where it says nothing the robot holds still.
 
-    Args:
-        driver: acts; the action proposed to it is the command that holds still.
-        delta_dims: dimensions of the action that are steps, of which 0 holds still; the others repeat the last command.
+    The action proposed to it is the command that holds still: 0 in ``delta_dims``, the last command in the others.
     """
 
     def __init__(self, driver: TakeoverSource, delta_dims: Sequence[int] = ()) -> None:

@@ -30,14 +30,9 @@ class Turns:
         return self._hub.switch(question)
 
     def run[Result](self, attempts: Iterable[Callable[[], Result]], at_once: int) -> Iterator[Result]:
-        """Run the attempts, several at once, and yield what each returns as it ends.
+        """Run the attempts, ``at_once`` of them at the same time, and yield what each returns as it ends.
 
-        Args:
-            attempts: each is taken from the iterable when there is room for it.
-            at_once: how many run at the same time, at least 1.
-
-        Raises:
-            Exception: what an attempt raised, as it was; the others are broken off where they are.
+        An attempt is taken from the iterable when there is room for it. What one raises ends the others where they are.
         """
         self._hub = greenlet.getcurrent()
         pending = iter(attempts)

@@ -193,12 +193,6 @@ class VirtualPlanner(Planner):
 def make_planner(policy: Policy, clock: Clock, control_hz: float, latency: LatencyConfig) -> Planner:
     """Return the planner of simulated rollouts: answers at once by default, on the virtual clock with a latency.
 
-    Args:
-        policy: computes in this process.
-        clock: of the robot.
-        control_hz: of the robot; the length of a tick.
-        latency: the section of a run's config.
-
     Raises:
         ConfigError: if a latency is asked for on a clock that is not virtual.
     """

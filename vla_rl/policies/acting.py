@@ -76,11 +76,9 @@ class ActingPolicy:
         self.reset(0)
 
     def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
-        """Write the policy's folder: what chooses for it, then the weights.
+        """Write the policy's folder, with plain ``meta`` data: what chooses for it, then the weights.
 
-        Args:
-            folder: Made if missing; a policy in it is replaced.
-            meta: Plain data to keep beside it.
+        A policy in it is replaced.
         """
         save_policy(Path(folder), self.model, self.selector, {"policy_version": self.version, **(meta or {})})
 
@@ -126,11 +124,7 @@ class ActingPolicy:
         self._chunk_id = 0
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """Plan a chunk that starts at the observation's tick.
-
-        Args:
-            observation: the newest observation.
-            committed: float32 [d, A]; the chunk begins with exactly these actions.
+        """Plan a chunk that starts at the observation's tick, with exactly the committed actions, float32 [d, A].
 
         Raises:
             UserError: for a missing camera, a wrong shape, or a longer committed prefix than a chunk.

@@ -97,9 +97,7 @@ class BasePolicy(nn.Module, ABC):
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Return the loss of each sample, unweighted, [B], 0 where nothing is valid, and what to log.
 
-        Args:
-            batch: see `PolicyBatch`.
-            generator: of the CPU, source of everything random, so that a resumed run equals an uninterrupted one.
+        Everything random is of the CPU's generator, so that a resumed run equals an uninterrupted one.
         """
 
     @abstractmethod
@@ -126,12 +124,11 @@ class BasePolicy(nn.Module, ABC):
         committed: Tensor | None = None,
         seen: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """N chunks for each observation, [B, N, H, A].
+        """N chunks for each observation, [B, N, H, A]. Other arguments as of `draw`.
 
         Args:
-            images, state, text, committed: as of `draw`.
             noise: [B, N, horizon, A]; what is drawn equals what `draw` gives for its noise.
-            seen: what `features` gave for these observations; a policy that can goes on from it and does not look at
+            seen: What `features` gave for these observations; a policy that can goes on from it and does not look at
                 them once more.
         """
         del seen
@@ -207,12 +204,11 @@ class BasePolicy(nn.Module, ABC):
         mask: Tensor,  # noqa: ARG002
         noise: Tensor,  # noqa: ARG002
     ) -> Tensor:
-        """Draw chunks [B, H, A] for observations of which only the features are known: imagined ones. A policy may
-        integrate in fewer steps than in `draw`.
+        """Draw chunks [B, H, A] for observations of which only the features are known: imagined ones.
 
-        Args:
-            tokens, mask: [B, N, width] and bool [B, N], of `features`.
-            noise: as of `draw`.
+        A policy may integrate in fewer steps than in `draw`.
+
+        Tokens [B, N, width] and mask bool [B, N] are as `features` gives them.
 
         Raises:
             UserError: if it cannot act from features.
@@ -270,12 +266,8 @@ def _blank(model: BasePolicy) -> tuple[Tensor, Tensor]:
 
 def random_shift(images: dict[str, Tensor], pixels: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Shift every image by up to ``pixels`` in each direction, edges repeated (DrQ, arXiv 2004.13649).
-    Cameras of a sample shift independently.
 
-    Args:
-        images: camera -> uint8 [B, H, W, 3].
-        pixels: Largest shift; 0 returns the images unchanged.
-        generator: a CPU generator.
+    Images are uint8 [B, H, W, 3] by camera. Cameras of a sample shift independently. 0 returns the images unchanged.
     """
     if pixels == 0:
         return images

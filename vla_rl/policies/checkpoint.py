@@ -85,13 +85,9 @@ def load_checkpoint[PolicyT: TrainablePolicy](
 
 
 def save_policy(folder: Path, model: "TrainablePolicy", selector: BestOfN | None, meta: dict[str, Any]) -> None:
-    """Write all of a policy. What chooses for it comes first: the policy's config.json says that all of it is there.
+    """Write all of a policy, with plain ``meta`` data, in place of one that was there.
 
-    Args:
-        folder: made if missing; a policy in it is replaced.
-        model: the policy.
-        selector: chooses among its draws; None: nothing does.
-        meta: plain data to keep beside it.
+    What chooses for it comes first: the policy's config.json says that all of it is there.
     """
     shutil.rmtree(folder / CRITIC_FOLDER, ignore_errors=True)
     if selector is not None:
@@ -146,8 +142,7 @@ def check_spec(folder: Path, found: PolicySpec, expected: PolicySpec) -> None:
     """Refuse a policy that was made for another robot.
 
     Raises:
-        CheckpointError: with the first thing that differs. Dimensions that only one of the two names are no
-            difference.
+        CheckpointError: With the first thing that differs. Dimensions that only one of the two names are no difference.
     """
     if differs := spec_difference(found, expected):
         name, value, wanted = differs

@@ -75,13 +75,7 @@ class CorrectorFit:
 def train_corrector(
     model: TrainablePolicy, episodes: Sequence[Episode], config: CorrectorConfig, seed: int
 ) -> tuple[ResidualCorrector, CorrectorFit]:
-    """Train the corrector of a policy on demonstrations.
-
-    Args:
-        model: the policy, frozen, on the CPU.
-        episodes: demonstrations for its robot; at least two.
-        config: see `CorrectorConfig`.
-        seed: of everything random.
+    """Train the corrector of a frozen policy, on the CPU, on at least two demonstrations for its robot.
 
     Raises:
         UserError: for too few episodes, or a policy whose image encoder has no keypoints.
@@ -213,9 +207,7 @@ def _fit(
 def exported(model: FlowVLA, head: nn.Sequential) -> ResidualCorrector:
     """Return the head [keypoints, state, planned action, age] -> correction, in numpy, with the policy's eyes.
 
-    Args:
-        model: the policy.
-        head: linear layers with ReLU between them.
+    The head is linear layers with ReLU between them.
     """
     tensors: dict[str, Tensor] = {}
     for index, camera in enumerate(model.spec.cameras):

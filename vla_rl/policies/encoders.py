@@ -116,14 +116,7 @@ class CameraEncoder(nn.Module):
 
 
 class VisionEncoder(nn.Module):
-    """All cameras -> tokens [B, cameras x N, width].
-
-    Args:
-        config: of the convolution stacks.
-        cameras: names, in the order of the tokens.
-        image_size: height and width in pixels, the same for all cameras.
-        width: size of a token.
-    """
+    """All cameras, of one height and width, in their order -> tokens [B, cameras x N, width]."""
 
     def __init__(self, config: VisionConfig, cameras: tuple[str, ...], image_size: tuple[int, int], width: int) -> None:
         super().__init__()

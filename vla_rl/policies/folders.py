@@ -29,13 +29,9 @@ def policy_class(kind: str) -> type[TrainablePolicy]:
 def load_model(folder: Path, expected: PolicySpec | None = None) -> tuple[TrainablePolicy, dict[str, Any]]:
     """Return the trainable policy of a folder, on the CPU, and the meta data that was saved with it.
 
-    Args:
-        folder: as `TrainablePolicy.save` wrote it.
-        expected: the robot's interface; a policy made for another one is refused.
-
     Raises:
-        CheckpointError: for a folder that is missing, damaged or foreign.
-        ConfigError: if the kind of policy is not installed here.
+        CheckpointError: For a folder that is missing, damaged or foreign, or of another interface than ``expected``.
+        ConfigError: If the kind of policy is not installed here.
     """
     model, meta = policy_class(_kind(folder)).load(folder)
     if expected is not None:

@@ -81,14 +81,9 @@ class EnsembleLinear(nn.Module):
 
 
 class EnsembleHead(nn.Module):
-    """M multilayer perceptrons with rectifiers, features [B, I] -> [M, B, O].
+    """M multilayer perceptrons with rectifiers, features [B, I] -> [M, B, O], with ``hidden`` widths between.
 
-    Args:
-        members: M.
-        inputs: I.
-        hidden: widths of the hidden layers.
-        outputs: O.
-        normalized: LayerNorm, without weights, before every rectifier.
+    ``normalized``: LayerNorm, without weights, before every rectifier.
     """
 
     def __init__(
@@ -107,12 +102,7 @@ class EnsembleHead(nn.Module):
         return self._through(features.expand(self.members, *features.shape))
 
     def of_member(self, features: Tensor, member: Tensor) -> Tensor:
-        """What one perceptron says of each row, [B, O], without asking the others.
-
-        Args:
-            features: [B, I].
-            member: int64 [B], which one is asked.
-        """
+        """What one perceptron, member int64 [B], says of each row [B, I], [B, O], without asking the others."""
         counts = torch.bincount(member, minlength=self.members)
         order = member.argsort()
         place = torch.empty_like(member)  # of a row among those of its member

@@ -45,9 +45,7 @@ class ResidualConfig:
 class Residual(nn.Module):
     """mu, the offset of a chunk. It is deterministic; the trainer adds noise.
 
-    Args:
-        model: the policy whose features and statistics it reads; its weights are no part of the residual.
-        config: see `ResidualConfig`.
+    It reads features and statistics of the policy, whose weights are no part of it.
 
     Attributes:
         mean, scale: Of the input rows, [I]; the trainer sets them.
@@ -95,10 +93,8 @@ class Residual(nn.Module):
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
         """Return the input rows [..., I] of chunks, raw.
 
-        Args:
-            features: [..., F], of `flat_features`.
-            tick: [...], ticks since the episode began.
-            chunk: [..., C, A], the actions that are executed, raw units.
+        They are made of `flat_features` [..., F], ticks since the episode began [...], and the executed actions [...,
+        C, A], raw units.
         """
         ends = self.action_normalizer.normalize(torch.cat([chunk[..., :1, :], chunk[..., -1:, :]], -2))
         return torch.cat([features, tick[..., None], ends.flatten(-2)], -1)

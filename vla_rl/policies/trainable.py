@@ -36,8 +36,7 @@ class TrainablePolicy(BasePolicy):
     def build(cls, config: Any, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:
         """Return a policy of that config, on the CPU; its first weights follow from torch's generator.
 
-        Args:
-            pretrained: Read the weights of pretrained parts; False where all weights come from a checkpoint.
+        With ``pretrained`` it reads the weights of pretrained parts; not where all weights come from a checkpoint.
 
         Raises:
             UserError: if there can be no such policy.
@@ -108,11 +107,9 @@ class TrainablePolicy(BasePolicy):
         return ActingPolicy(self, device, version)
 
     def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
-        """Write the policy's folder, its config.json last.
+        """Write the policy's folder, its config.json last, with plain ``meta`` data (policy version, step, seed...).
 
-        Args:
-            folder: made if missing; a policy in it is replaced.
-            meta: plain data to keep beside it (policy version, step, seed...).
+        A policy in it is replaced.
         """
         save_checkpoint(Path(folder), self, meta or {})
 

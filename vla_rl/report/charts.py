@@ -34,12 +34,9 @@ class Line(NamedTuple):
 
 
 def chart(title: str, lines: Sequence[Line], axis: str, **options: Any) -> str:
-    """Return a figure that the script of the page fills.
+    """Return a figure, with at least one line, that the script of the page fills. The axis is the horizontal one.
 
     Args:
-        title: Title above it.
-        lines: At least one.
-        axis: Name of the horizontal axis.
         options: ``percent`` for rates from 0 to 1, ``logarithmic``, ``square``, ``whole`` for whole numbers on the
             horizontal axis, and ``rounds``, positions of vertical lines.
     """
@@ -67,10 +64,7 @@ type _Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
 def curve_chart(title: str, curves: Mapping[str, _Curve], **options: Any) -> str:
     """Return curves over gradient steps: the mean and the range of each bucket of adjacent points.
 
-    Args:
-        title: Title above it.
-        curves: Label -> (gradient steps [N], values [N]); values may be NaN, but not all.
-        options: Of `chart`.
+    A curve is (gradient steps [N], values [N]); values may be NaN, but not all. Options as of `chart`.
     """
     lines = [Line(label, *_bucket(*curve), color=color) for color, (label, curve) in enumerate(curves.items())]
     values = np.concatenate([np.asarray(line.y) for line in lines])

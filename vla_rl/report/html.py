@@ -20,11 +20,7 @@ from vla_rl.report.wording import P_VALUE
 
 
 def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
-    """Write ``report.html`` into a run folder and return its path.
-
-    Args:
-        run_dir: The run folder.
-        redraw: Renders episodes again for the videos; see `vla_rl.report.media.player`.
+    """Write ``report.html`` into a run folder and return its path; ``redraw`` renders episodes again for the videos.
 
     Raises:
         UserError: If the folder holds nothing of a run, or cannot be written to. Other missing or damaged parts are
@@ -52,11 +48,9 @@ def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
 
 
 def build_comparison(run_dirs: Sequence[Path], redraw: Redraw | None = None) -> Path:
-    """Write ``comparison-OTHERS.html`` into the first run's folder and return its path.
+    """Write ``comparison-OTHERS.html`` into the first of two or more runs and return its path.
 
-    Args:
-        run_dirs: Folders of two or more runs.
-        redraw: Renders episodes again for the videos; see `vla_rl.report.media.player`.
+    ``redraw`` as of `build_report`.
 
     Raises:
         UserError: If a folder holds no run or no evaluated policy, or the page cannot be written.

@@ -49,11 +49,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_page(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
-    """Serve on the loopback; yields the address.
-
-    Args:
-        handler: Handler of the requests; each runs in its own thread.
-        port: Port; 0: any free one.
+    """Serve on the loopback at a port (0: any free one), each request in its own thread; yields the address.
 
     Raises:
         UserError: If the port is taken.

@@ -89,14 +89,9 @@ def embedded(data: Any) -> str:
 
 
 def page_of(title: str, headline: str, chips: Iterable[str], parts: Sequence[str], unread: Sequence[str] = ()) -> str:
-    """Return a page of sections as one file.
+    """Return a page as one file: title, the result as headline, chips of short facts, and sections as HTML.
 
-    Args:
-        title: Title.
-        headline: The result in a sentence.
-        chips: Short facts.
-        parts: HTML of the sections.
-        unread: Sentences on what could not be read.
+    ``unread`` are sentences on what could not be read.
     """
     files = resources.files("vla_rl.report")
     style = "".join(files.joinpath(name).read_text() for name in (f"{_LIBRARY}/uplot.min.css", "style.css"))

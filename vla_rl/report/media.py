@@ -42,11 +42,9 @@ def resize(image: NDArray[np.uint8], scale: float) -> NDArray[np.uint8]:
 
 
 def tile_cameras(images: Mapping[str, NDArray[np.uint8]], height_px: int) -> NDArray[np.uint8]:
-    """Put the images of all cameras side by side, uint8 [T, height_px, W, 3]; W is even, as videos need.
+    """Put the images of all cameras, uint8 [T, H, W, 3] each, side by side: uint8 [T, height_px, W, 3].
 
-    Args:
-        images: Camera -> uint8 [T, H, W, 3].
-        height_px: An even number.
+    The height must be even; W is, as videos need.
     """
     tiles = []
     for pictures in images.values():
@@ -57,14 +55,9 @@ def tile_cameras(images: Mapping[str, NDArray[np.uint8]], height_px: int) -> NDA
 
 
 def film_strip(images: NDArray[np.uint8], frames: int = 10, scale: float = 2) -> NDArray[np.uint8]:
-    """Put frames of an episode side by side, uint8 [h, frames * w, 3].
+    """Put some frames of an episode, uint8 [T, H, W, 3], side by side and scaled, uint8 [h, frames * w, 3].
 
     Frame i shows the step at the middle of the i-th part of the time axis; a short episode repeats some.
-
-    Args:
-        images: uint8 [T, H, W, 3].
-        frames: Number of frames.
-        scale: Size of a frame over the size of the images.
     """
     steps = ((np.arange(frames) + 0.5) / frames * len(images)).astype(int)
     return np.concatenate([resize(images[step], scale) for step in steps], axis=1)
@@ -93,11 +86,9 @@ def encode_gif(frames: NDArray[np.uint8], pause_ms: int) -> bytes:
 
 
 def render_video(frames: NDArray[np.uint8], hz: float) -> bytes:
-    """Encode an MP4 with H.264, which every browser plays; a jump to any frame is quick.
+    """Encode frames uint8 [N, H, W, 3], of even height and width, as an MP4 with H.264, which every browser plays.
 
-    Args:
-        frames: uint8 [N, H, W, 3], of even height and width.
-        hz: Frames per second.
+    A jump to any frame is quick.
     """
     import av
 
@@ -116,12 +107,9 @@ def render_video(frames: NDArray[np.uint8], hz: float) -> bytes:
 
 
 def save_clips(clips: Sequence[NDArray[np.uint8]], file: Path, hz: float) -> None:
-    """Write clips side by side at twice their size, or (.png) a strip of each, one below the other.
+    """Write clips of one shape, uint8 [T, H, W, 3], side by side at twice their size (.mp4, .webp).
 
-    Args:
-        clips: uint8 [T, H, W, 3] each, of the same shape.
-        file: .mp4, .webp or .png.
-        hz: Frames per second.
+    A .png shows a strip of each, one below the other.
     """
     content = io.BytesIO()
     if file.suffix == ".png":
@@ -149,10 +137,9 @@ def video_tag(video: bytes, label: str) -> str:
 
 
 def player(episode: Episode, redraw: Redraw | None, caption: str = "", lasts_s: float = 0.0) -> str:
-    """Return a figure with a video of an episode's cameras side by side.
+    """Return a figure with a video of an episode's cameras side by side. It has at least one step.
 
     Args:
-        episode: At least one step.
         redraw: Renders the images again; None: the recorded ones are enlarged.
         caption: HTML behind the outcome.
         lasts_s: Duration of the video, for players that run in parallel; the last frame fills the rest.

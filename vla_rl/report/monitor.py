@@ -216,12 +216,7 @@ def _attempt(episode: Episode | None, title: str) -> str:
 
 @contextmanager
 def monitor_panel(monitor: Monitor, address: str) -> Iterator[None]:
-    """Show a panel below the log on the standard error, if that is a terminal.
-
-    Args:
-        monitor: Of the run.
-        address: Address of the page.
-    """
+    """Show a panel below the log on the standard error, if that is a terminal, with the address of the page."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield

@@ -60,10 +60,7 @@ class Outcomes:
         return tuple(seed for seed, success in zip(self.seeds, self.success, strict=True) if not success)
 
     def film(self, seed: int) -> "Film":
-        """Return the film of an episode, which a notebook plays.
-
-        Args:
-            seed: Reset seed of the episode.
+        """Return the film of the episode with a reset seed, which a notebook plays.
 
         Raises:
             KeyError: If there is no such episode, or the episodes are not kept.

@@ -48,11 +48,8 @@ def fisher_p(successes_1: int, n_1: int, successes_2: int, n_2: int) -> float:
 def mcnemar_p(first_only: int, other_only: int) -> float:
     """Return the two-sided p-value that two policies succeed equally often on the same seeds: McNemar's exact test.
 
-    Only seeds on which one of them succeeds and the other one fails count (Q. McNemar, 1947).
-
-    Args:
-        first_only: Number of seeds on which only the first policy succeeds.
-        other_only: Number of seeds on which only the other one does.
+    It counts the seeds on which only the first policy succeeds, and those on which only the other one does (Q. McNemar,
+    1947).
     """
     differing = first_only + other_only
     check_counts(first_only, differing)

@@ -36,13 +36,10 @@ def own_settings(how: str) -> dict[str, Any]:
 
 
 class PracticeAlone(MetricSink):
-    """Starts when the supervised policy of a run has been evaluated. Its success is noted in the run's summary, so that
-    the report shows both.
+    """Starts when the supervised policy of a run has been evaluated.
 
-    Args:
-        run: the folder of the first run.
-        config: of the first run.
-        how: the config file that says how to practice alone, see `vla_rl.core.config_files.config_file`.
+    Its success is noted in the run's summary, so that the report shows both. ``how`` is a config file of
+    `vla_rl.core.config_files.config_file`.
 
     Raises:
         UserError: if there is no such file, or it does not fit the run.

@@ -51,14 +51,10 @@ def film_branches(
 ) -> Film:
     """Film branches from the newest real episodes of a run: a picture for each chunk, at a quarter of their speed.
 
-    Args:
-        run: its folder; it practiced with an algorithm that imagines branches.
-        episodes: in the film.
-        start: the step at which the branch begins.
-        chunks: of the branch.
+    Each branch begins at the step ``start``.
 
     Raises:
-        UserError: for another algorithm, or if no episode is long enough.
+        UserError: for an algorithm that imagines no branches, or if no episode is long enough.
     """
     learner, config, spec = learner_of_run(run)
     require(f"a film of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)

@@ -30,10 +30,7 @@ logger = logging.getLogger(__name__)
 def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: int = 2) -> Path:
     """Write the state of training after ``step`` updates, then drop all but the newest ``keep`` checkpoints.
 
-    Args:
-        directory: the ``checkpoints`` folder of a run.
-        step: gradient steps done so far.
-        state: nested mappings and lists of tensors, numbers, strings, booleans and None.
+    The state is nested mappings and lists of tensors, numbers, strings, booleans and None.
 
     Raises:
         CheckpointError: if it cannot be written (for example: disk full); the checkpoints before it stay.

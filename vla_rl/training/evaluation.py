@@ -47,9 +47,7 @@ def acting_settings(config: RunConfig) -> dict[str, Any]:
 def evaluation_key(config: RunConfig, policy: Path) -> str:
     """Return the key of a policy's evaluation episodes: files of the policy, settings, program and libraries.
 
-    Args:
-        config: Of the run in whose settings the policy acts.
-        policy: Folder of the policy; critic, residual and corrector in it are a part of it.
+    Critic, residual and corrector in the policy's folder are a part of it.
     """
     parts = [find("strategies", config.execution.strategy), find("policies", config.policy.kind)]
     parts += [env_creator(env_id) for env_id in config.task.envs]
@@ -72,12 +70,8 @@ def evaluation_jobs(
 ) -> list[RolloutJob]:
     """Return the first episodes of the held-out evaluation seeds, each under every one of several tasks.
 
-    Args:
-        config: Of the run in whose settings the policy acts.
-        policy: Folder of the policy.
-        store: Folder of the episode store; results of several policies and settings may share it.
-        episodes: Number of episodes.
-        collects: Whether the policy acts as in practice, in ``config.rollout_precision`` and with exploration.
+    Results of several policies and settings may share a store. With ``collects`` the policy acts as in practice, in
+    ``config.rollout_precision`` and with exploration.
     """
     tasks = config.task.envs
     prefix = f"{'practice' if collects else 'evaluation'}-{evaluation_key(config, policy)}"
@@ -95,12 +89,9 @@ def evaluation_jobs(
 
 
 def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str, Any]]:
-    """Evaluate a practiced policy taken apart, on the seeds of its run's evaluation: without residual and critic, and
-    with the residual alone. The summary keeps both, and the report shows them beside the policy.
+    """Evaluate a practiced policy taken apart: without residual and critic, and with the residual alone.
 
-    Args:
-        run: The run folder.
-        version: Of the policy; None: the newest.
+    The seeds are those of its run's evaluation. The summary keeps both, and the report shows them beside the policy.
 
     Returns:
         Part, of `vla_rl.report.run_files.PARTS`, -> its entry in the summary. Empty for a policy without critic and
@@ -160,13 +151,6 @@ def compare_with_torch(
     run: Path, version: int | None, backend: BackendName, episodes: int, deployment: Path
 ) -> tuple[bool, str]:
     """Compare the success of a deployment with that of the policy that it was exported from, on held-out seeds.
-
-    Args:
-        run: The run folder.
-        version: Of its policy; None: the newest.
-        backend: Of the deployment.
-        episodes: Number of held-out seeds.
-        deployment: Folder of the deployment.
 
     Returns:
         Whether the 95 % intervals overlap, and both successes in words.

@@ -18,13 +18,8 @@ _DEMONSTRATION = "demo-"  # how the names of demonstrations begin
 class StageJobs:
     """The jobs of the stages of one run.
 
-    Args:
-        folder: of the run.
-        budget: how many episodes.
-        seed: of the run.
-        tasks: Ids of the environments. Episodes take turns among them, and the tasks share their seeds. In one scene
-            every start is then seen under every sentence, so that no start gives the goal away.
-        takeover: whether the supervisor may take over during practice.
+    Episodes take turns among the tasks, which share their seeds. In one scene every start is then seen under every
+    sentence, so that no start gives the goal away.
     """
 
     def __init__(

@@ -36,14 +36,7 @@ _MEASURED = ("_loss", "_gradient_norm")  # what is no number any more when train
 
 
 class LearningRun:
-    """Learns in one run folder.
-
-    Args:
-        folder: the run folder, locked by the caller.
-        checkpoint_every: gradient steps between checkpoints.
-        records: of the run so far.
-        cache: options of the frame cache.
-    """
+    """Learns in one run folder, locked by the caller, from the records so far."""
 
     def __init__(
         self, folder: RunFolder, checkpoint_every: int, records: RunRecords, retention: RetentionConfig | None = None

@@ -30,13 +30,7 @@ POLICY_VERSION = 1
 
 
 class OfflineRun(LearningRun):
-    """Learns from the episodes in the run's store, and nothing else.
-
-    Args:
-        folder: The run folder, locked by the caller.
-        config: Of the run.
-        records: Of the run so far.
-    """
+    """Learns from the episodes in the run's store, and nothing else. The caller has locked the folder."""
 
     def __init__(self, folder: RunFolder, config: FinetuneConfig, records: RunRecords) -> None:
         super().__init__(folder, config.checkpoint_every, records, config.retention)

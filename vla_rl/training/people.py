@@ -20,12 +20,6 @@ def quality_by_operator(cache: FrameCache, store: EpisodeStore, trace: Trace, ch
     and their share of successes (``rescued``), and ``person_steps``. Critics add means over the person's steps:
     ``advantage_gate`` (1: as good as usual), ``efficiency_advantage`` (steps saved) and ``value_rise`` (rise of the
     value per chunk). Empty where no person is known by name.
-
-    Args:
-        cache: the episodes of the round.
-        store: of the same episodes; read where several people are named in one.
-        trace: of a learner that has learned the round.
-        chunk_ticks: of the critic of chunks; 0: there is none, nor a ``value_rise``.
     """
     episodes: dict[str, list[CachedEpisode]] = {}
     frames: dict[str, list[NDArray[np.int64]]] = {}

@@ -17,10 +17,7 @@ _TIMED_SAMPLES = 8  # a whole batch of large pictures may not fit in memory
 def large_pictures(headers: Sequence[EpisodeHeader], steps: int = 0, step_s: float = 0.0) -> str:
     """Return what pictures of such a size cost, and the option that scales them; empty if they are small.
 
-    Args:
-        headers: Of the episodes; all have the same cameras.
-        steps: Gradient steps of the run.
-        step_s: Time of one, s; 0: not measured.
+    All episodes have the same cameras. ``steps`` gradient steps take ``step_s`` each; 0: not measured.
     """
     sizes = headers[0].cameras.values()
     height, width = max(sizes, key=max, default=(0, 0))

@@ -53,13 +53,8 @@ class PredictedSuccess:
 def rank_policies(run: Path, policies: Sequence[Path], episodes: int = EPISODES) -> dict[Path, PredictedSuccess]:
     """Predict the success of policies, the best one first.
 
-    Args:
-        run: The run folder whose episodes the model learns from.
-        policies: Policy folders, or runs: their newest; empty: all policies of the run.
-        episodes: Number of imagined episodes of each.
-
-    Raises:
-        UserError: See `predict_success`.
+    They are policy folders, or runs: their newest; without any, all policies of the run. Others as of
+    `predict_success`.
     """
     folder, _ = RunFolder.open(run, RunConfig)
     own = [folder.policy(version) for version in folder.policy_versions()]
@@ -69,17 +64,12 @@ def rank_policies(run: Path, policies: Sequence[Path], episodes: int = EPISODES)
 
 
 def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> PredictedSuccess:
-    """Play a policy in the model of a run's episodes.
-
-    Args:
-        run: its folder; the task is the policy's.
-        policy: a policy folder; it acts from few tokens (a `flow_vla` without a backbone).
-        episodes: to imagine.
+    """Play imagined episodes of a policy in the model of a run's episodes. The task is the policy's.
 
     Raises:
-        UserError: If the run has no episode of its own policies, or the policy cannot act from features. If its chunks
-            are shorter than the run's executed part.
-        CheckpointError: for a policy folder that is damaged or of another interface.
+        UserError: If the run has no episode of its own policies, or the policy cannot act from features (a `flow_vla`
+            without a backbone does). If its chunks are shorter than the run's executed part.
+        CheckpointError: For a policy folder that is damaged or of another interface.
     """
     _, config = RunFolder.open(run, RunConfig)
     require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)

@@ -29,18 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tuple[RunFolder, RunConfig, PolicySpec]:
-    """Make a run folder around a config. Nothing is written for a bad config.
-
-    Args:
-        path: Of the folder.
-        config: Of the run.
-        start: A run whose demonstrations and supervised policy it shares.
+    """Make a run folder around a config. It shares demonstrations and supervised policy of the run ``start``.
 
     Returns:
         The folder, the config with absolute paths, and the policy's interface.
 
     Raises:
-        UserError: For a bad config, a folder that holds a run, or a start that differs.
+        UserError: For a bad config, a folder that holds a run, or a start that differs. Nothing is written.
     """
     config = _with_absolute_paths(config)
     source = _check_start(start, config) if start else None
@@ -51,11 +46,8 @@ def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tupl
 
 def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicySpec:
     """Build once whatever shows only then that a config is wrong: task, expert, supervisor, gate, strategy, policy.
-    Returns the policy's interface.
 
-    Args:
-        config: of the run.
-        has_demonstrations: the run has got them already, from another one or before it was interrupted.
+    Returns the policy's interface. Without an expert, the run must have its demonstrations already.
 
     Raises:
         UserError: for what cannot be built.
@@ -158,11 +150,7 @@ def run_practice(
 ) -> dict[str, Any]:
     """Carry out a run, or what is left of it, and build its report. Returns the summary.
 
-    Args:
-        folder: of the run.
-        config: of the run.
-        spec: the policy's interface.
-        watching: get every metric, beside the sinks of the run folder.
+    ``watching`` get every metric, beside the sinks of the run folder.
     """
     import torch
 
@@ -244,17 +232,17 @@ def learner_of_run(
     learning: dict[str, Any] | None = None,
     policy: Path | None = None,
 ) -> tuple["Algorithm", RunConfig, PolicySpec]:
-    """Build the algorithm of a run on all of its episodes, as in its first round, to look into it. The run itself stays
-    unchanged.
+    """Build the algorithm of a run on all of its episodes, as in its first round, to look into it.
+
+    The run itself stays unchanged.
 
     Args:
-        run: its folder.
-        algorithm: another one than the run's.
-        learning: options of the other one, beside its defaults.
-        policy: the folder of another policy to begin with than the run's supervised one.
+        run: Its folder.
+        algorithm, learning: Another algorithm than the run's, and options of it beside its defaults.
+        policy: The folder of another policy to begin with than the run's supervised one.
 
     Raises:
-        UserError: if there is no such run, or it has no supervised policy yet.
+        UserError: If there is no such run, or it has no supervised policy yet.
     """
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore

@@ -221,9 +221,8 @@ class RayRolloutPool:
 class _Actor:
     """Builds its worker at the first job, so that what goes wrong there is that job's error.
 
-    Args:
-        path: Where the learner finds modules, for parts that are named module:Name. What makes the worker comes with a
-            job, since Ray imports what an argument names before it makes the call.
+    ``path`` is where the learner finds modules, for parts that are named module:Name. What makes the worker comes with
+    a job, since Ray imports what an argument names before it makes the call.
     """
 
     def __init__(self, path: list[str]) -> None:
@@ -250,10 +249,8 @@ class _Actor:
     ) -> Iterator[tuple[int, Episode] | None]:
         """Run jobs. Yield None at the beginning, then the number of each and its episode, once it is over.
 
-        Args:
-            build: makes the worker.
-            jobs: by their numbers; folders in them are the learner's.
-            policies: folder -> digest of its files, and where they are in the object store: name -> content.
+        Folders in the jobs are the learner's. ``policies`` has the digest of each folder's files and where they are in
+        the object store, name -> content.
         """
         yield None
         if self._worker is None:

@@ -36,15 +36,15 @@ def open_records(
     sinks: Sequence[str] = (),
     watching: Sequence[Subscriber] = (),
 ) -> Iterator[RunRecords]:
-    """Lock a run folder, and yield the `RunRecords` of the run so far. When all went well, the
-    report is built and the run is called finished.
+    """Lock a run folder, and yield the `RunRecords` of the run so far.
+
+    When all went well, the report is built and the run is called finished.
 
     Args:
-        folder: of the run.
-        described: what the summary should say of the run from its start.
-        task: of the run, in whose simulation the report draws episodes again; None: it shows what was recorded.
-        sinks: entry points of ``vla_rl.sinks``, get every metric beside the sinks of the folder.
-        watching: more sinks, made by the caller.
+        folder: Of the run.
+        described: What the summary should say of the run from its start.
+        task: Of the run, in whose simulation the report draws episodes again; None: it shows what was recorded.
+        sinks, watching: Entry points of ``vla_rl.sinks``, and sinks of the caller, beside those of the folder.
 
     Raises:
         UserError: if another process works on it, or what it has written cannot be read.

@@ -37,12 +37,7 @@ def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) 
 
 
 class RoundLabels:
-    """Labels the practice episodes of a run.
-
-    Args:
-        folder: Run folder, with its choice of labels.
-        store: Store of its episodes.
-    """
+    """Labels the practice episodes in the store of a run, as its folder says."""
 
     def __init__(self, folder: RunFolder, store: EpisodeStore) -> None:
         self.config = load_config(LabelConfig, folder.path / _FILE)
@@ -56,12 +51,7 @@ class RoundLabels:
         return cls(folder, store) if (Path(folder.path) / _FILE).exists() else None
 
     def label(self, number: int, names: Sequence[str]) -> dict[str, float]:
-        """Label the episodes of a round, those that have no label yet. Returns what to log.
-
-        Args:
-            number: Round, from 1.
-            names: Episodes of the round.
-        """
+        """Label those episodes of a round (from 1) that have no label yet. Returns what to log."""
         labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
         for name in fresh:  # before anything can learn from it
             self._store.label(name, None, HIDDEN)

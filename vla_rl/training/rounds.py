@@ -41,15 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 class PracticeRun(LearningRun):
-    """Carries out the plan of one run folder.
-
-    Args:
-        folder: The run folder, locked by the caller.
-        config: Of the run.
-        spec: Interface of its policies.
-        pool: Runs episodes.
-        records: Of the run so far.
-    """
+    """Carries out the plan of one run folder, which the caller has locked. A pool runs the episodes."""
 
     def __init__(
         self, folder: RunFolder, config: RunConfig, spec: PolicySpec, pool: Rollouts, records: RunRecords

@@ -46,9 +46,9 @@ class SimulatorWorker:
     """Runs rollout jobs, each on the environment that it names. Implements `vla_rl.training.workers.RolloutWorker`.
 
     Args:
-        config: of the run.
-        calibration: real observations, for a ``rollout_precision`` that needs them.
-        backend: of policies that are deployments; None: the fastest that runs here.
+        config: Of the run.
+        calibration: Real observations, for a ``rollout_precision`` that needs them.
+        backend: Of policies that are deployments; None: the fastest that runs here.
         policy: Acts in every job that names a policy; None: the one in the job's folder.
     """
 
@@ -70,11 +70,7 @@ class SimulatorWorker:
         self._policies: dict[bool, tuple[Path, Stamp, Policy]] = {}  # the newest of full and of low precision
 
     def check(self, demonstrates: bool, supervises: bool) -> None:
-        """Build everything that a job may need but the policy.
-
-        Args:
-            demonstrates: experts are asked for demonstrations.
-            supervises: a supervisor may take over.
+        """Build everything that a job may need but the policy: an expert, where it demonstrates, and a supervisor.
 
         Raises:
             UserError: for what cannot be built: an environment without an expert, a strategy that does not exist...

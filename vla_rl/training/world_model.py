@@ -37,15 +37,15 @@ logger = logging.getLogger(__name__)
 def train_on_run(
     run: Path, out: Path, preset: str, changes: Sequence[str] = (), near_success: int = 300, device: str = "cpu"
 ) -> int:
-    """Gather episodes and train; called again, it goes on where it stopped.
+    """Gather episodes of a run and of ``near_success`` scripted episodes, and train a world model.
+
+    It goes on where it stopped.
 
     Args:
         run: The run folder.
         out: Folder of the world model.
         preset: Name of a preset, or a YAML file.
         changes: Items ``key=value`` that change it.
-        near_success: Number of scripted episodes beside the run's.
-        device: Of torch.
 
     Returns:
         Number of training episodes.
@@ -82,11 +82,7 @@ def train_on_run(
 def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
     """Film held-out episodes: reality above, and below it what the world model imagines with the same actions.
 
-    Args:
-        world: Folder of the world model.
-        episodes: Number of episodes.
-        start: Step at which imagination begins.
-        steps: Length of the film.
+    Imagination begins at step ``start``; the film has ``steps``.
 
     Raises:
         UserError: If there is no world model, or no episode is long enough.

@@ -93,13 +93,6 @@ def check_fits(
 ) -> None:
     """Refuse a robot that the policy was not trained on, before anything is connected. It may have more cameras.
 
-    Args:
-        policy: Interface of the policy.
-        cameras: Names of the robot's cameras.
-        state_dim: S of the robot.
-        action_dim: A of the robot.
-        dimensions: Names and units of its state and action, as far as it declares them.
-
     Raises:
         UserError: for a missing camera, a state or an action of another size, or other names.
     """

@@ -74,8 +74,7 @@ def _description(urdf: str, units: object, named: Mapping[str, str] | None, comm
     """Return the arm's URDF for the actions of its driver.
 
     Raises:
-        UserError: if the units of the driver are not declared, it declares others, or an action is named that
-            there is not.
+        UserError: If the driver declares no units or others, or there is no action that is named.
     """
     actions, (unit_name, size) = commands.names, _UNITS.get(str(units), ("", 1.0))
     if units not in _UNITS:

@@ -40,14 +40,11 @@ def execution_config(strategy: str, **options: Any) -> ExecutionConfig:
 
 
 def make_strategy(config: ExecutionConfig, corrector: ActionCorrector | None = None) -> Strategy:
-    """Return the strategy that the config names.
-
-    Args:
-        config: of the class that the strategy takes, see `execution_config`.
-        corrector: the residual head, for a strategy that takes one.
+    """Return the strategy that the config names, with the corrector that it takes.
 
     Raises:
-        ConfigError: for an unknown name, another strategy's config, or a corrector too many or too few.
+        ConfigError: For an unknown name, a config of another class than `execution_config` gives, or a corrector too
+            many or too few.
 
     Example:
         >>> type(make_strategy(execution_config("rtc"))).__name__

@@ -44,12 +44,9 @@ class ExecutionConfig:
                 raise ConfigError(f"execution.{name} is {getattr(self, name)}; it must be at least 1")
 
     def check_fit(self, horizon: int, prefix_max: int = 0, delay_ticks: float = 0.0) -> None:
-        """Refuse settings that the chunks of a policy cannot meet.
+        """Refuse settings that the chunks of a policy cannot meet at the usual delay of inference.
 
-        Args:
-            horizon: H, actions in a chunk.
-            prefix_max: Longest committed prefix that the policy was trained with; 0: none.
-            delay_ticks: Usual delay of inference.
+        The chunks have ``horizon`` actions. ``prefix_max`` is the longest committed prefix in training; 0: none.
 
         Raises:
             ConfigError: with the name of the setting, its value and that of the policy.
@@ -125,9 +122,7 @@ class Strategy(Protocol):
 class ChunkStrategy(Strategy):
     """Plans every s ticks, swaps on arrival and executes the newest chunk at the index of the tick. Others differ.
 
-    Args:
-        config: of the class ``config_class``.
-        corrector: the residual head, for a strategy that requires one; None also where the strategy only plans.
+    The corrector is the residual head, for a strategy that requires one; None also where the strategy only plans.
     """
 
     config_class: ClassVar[type[ExecutionConfig]] = ExecutionConfig

@@ -24,12 +24,11 @@ class VisionLanguageBackbone(nn.Module):
     2503.14734).
 
     Args:
-        config: folder, depth, and what is trained.
-        cameras: names, in the order of the image tokens.
-        max_words: length of the tokenized sentence, fixed so that exported graphs have fixed shapes.
-        width: size of the tokens that leave.
-        pretrained: read the folder's weights; False builds from its config alone, for weights that follow from a
-            checkpoint.
+        config: Folder, depth, and what is trained.
+        cameras: Names, in the order of the image tokens.
+        max_words: Length of the tokenized sentence, fixed so that exported graphs have fixed shapes.
+        width: Size of the tokens that leave.
+        pretrained: Read the folder's weights; False builds from its config alone, for weights of a checkpoint.
 
     Raises:
         UserError: transformers is missing, or the folder holds no such model.
@@ -61,12 +60,7 @@ class VisionLanguageBackbone(nn.Module):
         return torch.where(present.bool(), ids + 1, PADDING)
 
     def forward(self, images: dict[str, Tensor], text: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens [B, N, width] and their mask, bool [B, N].
-
-        Args:
-            images: camera -> uint8 [B, H, W, 3], or float in [0, 255].
-            text: int64 [B, L], from `tokenize`.
-        """
+        """Tokens [B, N, width] and their mask, bool [B, N]; arguments as of `FlowVLA.encode`."""
         with torch.no_grad():
             parts = [self._image_tokens(images[camera]) for camera in self.cameras]
             words = self.model.text_model.get_input_embeddings()((text - 1).clamp(min=0))

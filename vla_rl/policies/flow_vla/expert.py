@@ -122,14 +122,10 @@ class ActionExpert(nn.Module):
         nn.init.zeros_(self.action_out.bias)
 
     def read_prefix(self, tokens: Tensor, mask: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Everything of the prefix that the layers need, once per observation.
-
-        Args:
-            tokens: [B, N, width].
-            mask: bool [B, N], True where there is a token.
+        """Everything that the layers need of tokens [B, N, width] and their mask bool [B, N], once per observation.
 
         Returns:
-            keys and values, one [B, heads, N, size] per layer, and modulations [B, layers, MODULATIONS x width].
+            Keys and values, one [B, heads, N, size] per layer, and modulations [B, layers, MODULATIONS x width].
         """
         parts = self.prefix_key_value(tokens).chunk(2 * len(self.layers), -1)
         keys = [split_heads(part, self.heads) for part in parts[0::2]]

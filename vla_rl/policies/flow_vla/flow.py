@@ -47,16 +47,12 @@ def draw_flow(config: FlowVLAConfig, batch_size: int, action_dim: int, generator
 
 
 def difficulty_weights(rollout: Tensor, actions: Tensor, counted: Tensor) -> Tensor:
-    """Loss weights of tokens by how wrong the policy still is on them: clamp(|rollout - a| / mean, .5, 5)
-    (Xiaomi-Robotics-0, arXiv 2602.12684).
+    """Loss weights [B, H] of actions by how wrong the policy still is on them, without a graph.
 
-    Args:
-        rollout: [B, H, A], actions sampled with few steps.
-        actions: [B, H, A], the data.
-        counted: bool [B, H], tokens that have a loss.
+        w = clamp(|rollout - a| / mean, .5, 5)
 
-    Returns:
-        [B, H], without a graph.
+    The rollout [B, H, A] is sampled with few steps. The mean is over the tokens that have a loss, bool [B, H]. Source:
+    Xiaomi-Robotics-0, arXiv 2602.12684.
     """
     distance = (rollout - actions).abs().mean(-1).detach()
     mean = (distance * counted).sum() / counted.sum().clamp(min=1)

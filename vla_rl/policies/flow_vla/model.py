@@ -172,10 +172,7 @@ class FlowVLA(TrainablePolicy):
 
     def acting_prefixes(self, tokens: Tensor, mask: Tensor) -> tuple[Prefix, Prefix | None]:
         """What `sample` takes to act well: the prefix that asks for good actions, and the one without an indicator if
-        there is classifier-free guidance.
-
-        Args:
-            tokens, mask: of `features`, which are those of no indicator.
+        there is classifier-free guidance. Tokens and mask are those of `features`: of no indicator.
         """
         if not self.config.indicator:
             return self.prefix_of(tokens, mask), None
@@ -192,11 +189,9 @@ class FlowVLA(TrainablePolicy):
         return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Flow-matching loss of each sample, unweighted.
+        """Flow-matching loss of each sample, unweighted, and logs.
 
-        Args:
-            batch: see `PolicyBatch`.
-            generator: source of noise, flow times and prefix lengths.
+        The generator draws noise, flow times and prefix lengths.
 
         Returns:
             [B], the squared velocity error averaged over draws and over valid dimensions of unconditioned steps (0 if
@@ -245,17 +240,13 @@ class FlowVLA(TrainablePolicy):
         steps: int | None = None,
         unconditional: Prefix | None = None,
     ) -> Tensor:
-        """Integrate the flow from noise to a chunk.
+        """Integrate the flow from noise [B, H, A], standard normal, to a chunk [B, H, A], raw units.
 
         Args:
-            prefix: from `encode`.
-            noise: [B, H, A], standard normal.
+            prefix: From `encode`.
             committed: [B, d, A], raw units: the first d actions, which will be executed anyway. Returned unchanged.
             steps: Euler steps, default ``config.sampling_steps``.
-            unconditional: the prefix with the indicator NONE, for classifier-free guidance.
-
-        Returns:
-            actions [B, H, A], raw units.
+            unconditional: The prefix with the indicator NONE, for classifier-free guidance.
         """
         steps = steps or self.config.sampling_steps
         length = 0 if committed is None else committed.shape[1]

@@ -36,11 +36,7 @@ class FlowVLAPolicy(ActingPolicy):
     ) -> ActionChunk:
         """Plan a chunk that goes on from an earlier one: real-time chunking, see `vla_rl.policies.guidance`.
 
-        Args:
-            observation: the newest observation.
-            previous: float32 [K, A], what is scheduled from the observation's tick on; K = H - s.
-            delay_ticks: d, how many of them will be executed before this chunk is used: held firmly; the others fade.
-            exact_gradient: True for the true vector-Jacobian product, False for the identity in its place.
+        Arguments as of `vla_rl.execution.strategies.rtc.GuidedPolicy`.
 
         Raises:
             UserError: as `infer`, or unless 0 <= d <= K <= H.

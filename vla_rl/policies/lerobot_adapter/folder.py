@@ -52,15 +52,9 @@ def is_lerobots_own(folder: Path) -> bool:
 
 
 def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> None:
-    """Write a folder. It appears when it is complete.
+    """Write a policy and its processors, which lerobot saves, and the content of our file.
 
-    Args:
-        folder: a policy in it is replaced.
-        parts: a policy and its processors, which lerobot saves.
-        ours: the content of our file.
-
-    Raises:
-        CheckpointError: if it cannot be written.
+    It appears when it is complete, in place of a policy in the folder; CheckpointError if it cannot be written.
     """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)

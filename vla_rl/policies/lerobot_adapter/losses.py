@@ -36,11 +36,10 @@ class StepErrors(NamedTuple):
 
 
 def per_sample_loss(policy: Any, batch: dict[str, Any], counted: Tensor) -> tuple[Tensor, dict[str, float]]:
-    """Return the loss of each sample.
+    """Return the loss of each sample of a lerobot policy in training mode.
 
     Args:
-        policy: a lerobot policy in training mode.
-        batch: as the policy's own preprocessor gave it, with ``action`` [B, H, A].
+        batch: As the policy's own preprocessor gave it, with ``action`` [B, H, A].
         counted: bool [B, H, A], the actions that have a loss.
 
     Returns:

@@ -220,12 +220,9 @@ class LeRobotModel(TrainablePolicy):
             return cls(make_policy(folder, config, pretrained), spec, statistics)
 
     def _inputs(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> dict[str, Any]:
-        """Observations as lerobot's preprocessors take them.
+        """Observations as lerobot's preprocessors take them; arguments as of `draw`.
 
-        Args:
-            images: camera -> uint8 [B, H, W, 3], or float in [0, 255]; [B, n_obs_steps, H, W, 3] of several.
-            state: float32 [B, S]; [B, n_obs_steps, S] of several.
-            text: int64 [B, L], from `tokenize`.
+        Of several observations images are [B, n_obs_steps, H, W, 3] and the state is [B, n_obs_steps, S].
         """
         batch: dict[str, Any] = {
             IMAGE_PREFIX + camera: images[camera].movedim(-1, -3).float() / 255.0 for camera in self.spec.cameras

@@ -135,9 +135,7 @@ class RemotePolicy(ABC):
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
         """Plan a chunk that starts at the observation's tick.
 
-        Args:
-            observation: The newest observation.
-            committed: float32 [d, A], for our server only.
+        Only our server goes on from committed actions, float32 [d, A].
 
         Raises:
             RemoteError: If the server gives no chunk in time, or one that does not fit.

@@ -28,13 +28,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes) -> dict[str, Any]:
-    """Read a message.
-
-    Args:
-        data: One binary frame.
-
-    Returns:
-        The message. Its arrays are read-only views of ``data``.
+    """Read a message of one binary frame. Its arrays are read-only views of the frame.
 
     Raises:
         WireError: If the bytes are no such message.
@@ -69,12 +63,7 @@ def decode(data: bytes, unpacked: Callable[[dict[Any, Any]], Any]) -> Any:
 
 
 def array_of(data: Any, name: Any, shape: Any) -> np.ndarray:
-    """Return a read-only view of bytes as an array of numbers.
-
-    Args:
-        data: Its bytes.
-        name: Of the type, such as ``<f4``.
-        shape: List of lengths.
+    """Return a read-only view of bytes as an array of numbers of a type, such as ``<f4``, and a shape.
 
     Raises:
         ValueError: If the three do not fit each other.

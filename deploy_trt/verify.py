@@ -26,13 +26,7 @@ _FOLLOWS = 0.2  # largest part of a mutation's effect that may be missed or inve
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder.
-
-    Attributes:
-        name: what was compared.
-        passed: whether it holds; None: it could not be tried, and ``found`` says why.
-        found: figures.
-    """
+    """One step of the ladder, and whether it holds; None: it could not be tried, and ``found`` says why."""
 
     name: str
     passed: bool | None

@@ -30,12 +30,9 @@ _UNITS = {"revolute": "rad", "continuous": "rad", "prismatic": "m"}  # of the jo
 
 @dataclass(frozen=True)
 class JointLimits:
-    """Of one joint, in the units of the command; infinite where the description gives none.
+    """Limits of one joint in the units of the command, effort in N m or N; infinite where the description gives none.
 
-    Attributes:
-        low, high: the narrower of the joint's limits and its soft limits.
-        velocity: per second.
-        effort: N m or N, whatever the units of the command.
+    ``low`` and ``high`` are the narrower of the joint's limits and its soft limits.
     """
 
     low: float = -math.inf

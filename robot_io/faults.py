@@ -233,12 +233,9 @@ def sensor_fault(name: str) -> Fault:
 
 
 class Sample(NamedTuple):
-    """A command as an observer outside the gate has seen it.
+    """A command float32 [A] as an observer outside the gate has seen it, at a time of the robot.
 
-    Attributes:
-        at_ns: when, in the robot's time.
-        command: float32 [A].
-        position: Newest measured positions of the commanded joints, float32 [A]; None if unknown.
+    ``position`` has the newest measured positions of the commanded joints; None if unknown.
     """
 
     at_ns: int

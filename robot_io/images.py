@@ -28,12 +28,8 @@ def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
 class LazyImages(Mapping[str, Uint8Array]):
     """The pictures of one moment of a simulation, drawn when the first of them is asked for.
 
-    Args:
-        cameras: their names.
-        draw: camera -> picture, uint8 [H, W, 3], of all cameras at the present moment.
-
-    Attributes:
-        drawn: Whether the pictures have been read.
+    ``draw`` returns those of all cameras at the present moment, uint8 [H, W, 3]. ``drawn``: the pictures have been
+    read.
     """
 
     def __init__(self, cameras: Sequence[str], draw: Callable[[], Mapping[str, Uint8Array]]) -> None:

@@ -26,12 +26,10 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class SuccessRule:
-    """A declared success: a value of the last step, and the comparison that makes it a success.
+    """A declared success: a value of the last step, and the comparison with a bound that makes it a success.
 
-    Attributes:
-        path: Key of the info, or keys and indices joined by dots; ``reward`` and ``terminated`` name those of the step.
-        sign: Comparison; empty: the value itself is true or false.
-        bound: What the value is compared with.
+    ``path`` is a key of the info, or keys and indices joined by dots; ``reward`` and ``terminated`` name those of the
+    step. Without a ``sign`` the value itself is true or false.
     """
 
     path: str

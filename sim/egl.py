@@ -97,14 +97,9 @@ def _assets(model: mujoco.MjModel, image_size: int, hulls: Sequence[str]) -> _As
 
 
 class EglRenderer:
-    """Draws cameras of a model with OpenGL.
+    """Draws some cameras of a compiled model with OpenGL, and lowers the model's visual quality settings.
 
-    Args:
-        model: compiled model. Its visual quality settings are lowered.
-        cameras: names of the cameras that will be drawn.
-        image_size: height and width in pixels.
-        geom_groups: geom groups to draw, see `sim.visible.Visibility`.
-        hulls: names of meshes to draw as their coarse convex hulls, see `sim.hulls`.
+    Other arguments as of `sim.rendering.Renderer`.
 
     Raises:
         UserError: EGL does not load on this machine.

@@ -99,13 +99,7 @@ class _View:
 class RaycastRenderer:
     """Draws cameras of a model. It is fast where cameras stand still and what moves is primitive geoms and hulls.
 
-    Args:
-        model: compiled model.
-        data: a data of this model in which kinematics were computed at least once.
-        cameras: names of the cameras to draw.
-        image_size: height and width in pixels.
-        hulls: names of the meshes that `sim.hulls.with_hulls` has replaced.
-        geom_groups: geom groups to draw, see `sim.visible.Visibility`.
+    Arguments as of `sim.rendering.Renderer`; ``hulls`` are those that `sim.hulls.with_hulls` has replaced.
     """
 
     def __init__(

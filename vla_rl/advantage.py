@@ -82,13 +82,9 @@ class AdvantageConfig(HorizonConfig):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What the critics say of B samples. All floats [B], finite.
+    """What the critics say of B samples, [B] each and finite.
 
-    Attributes:
-        viability_logit: z_v(s).
-        viability_logit_later: z_v(s').
-        efficiency: V_e(s), steps.
-        efficiency_later: V_e(s'), steps.
+    They are the logits z_v(s) and z_v(s'), and V_e(s) and V_e(s') in steps.
     """
 
     viability_logit: Array

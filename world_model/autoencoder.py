@@ -30,13 +30,9 @@ class Autoencoder(nn.Module):
 
     Latents leave `encode` standardized per channel, once `set_statistics` has been called.
 
-    Args:
-        config: sizes.
-        spec: cameras and image size.
-
     Attributes:
-        side: cells on a side that make up one token.
-        familiar: the `strangeness` that few real successes ever reach; set after training.
+        side: Cells on a side that make up one token.
+        familiar: The `strangeness` that few real successes ever reach; set after training.
 
     Raises:
         ConfigError: if the images cannot be divided into whole tokens.

@@ -16,12 +16,9 @@ _SAMPLER = 0x776D  # apart from the policy's noise of the same seed and tick
 
 @dataclass(frozen=True)
 class Imagined:
-    """B imagined futures of H steps.
+    """B imagined futures of H steps, after each action: latents [B, H, N, D] and state [B, H, S] in raw units.
 
-    Attributes:
-        latents: [B, H, N, D], after each action.
-        state: [B, H, S], raw units.
-        success: [B, H], probability that the action ended the task in success.
+    ``success`` [B, H] is the probability that the action ended the task in success.
     """
 
     latents: Tensor

@@ -53,15 +53,12 @@ type Loss = Callable[[int], tuple[Tensor, dict[str, float]]]
 
 
 class ModuleTraining:
-    """Optimizes one module, from its newest checkpoint to the end.
+    """Optimizes one module in place, from its newest checkpoint in a folder to the end.
 
     Args:
-        name: Name for files and progress.
-        module: Module to train in place.
+        name: For files and progress.
         loss: Step -> (loss, logs); a function of the module's weights and the step alone.
-        folder: Folder of checkpoints and metrics.
-        steps: Number of gradient steps.
-        learning_rate: Learning rate after the warm-up.
+        learning_rate: After the warm-up.
         cpu_seconds: Bound of processor time; 0: none.
         training: Further options.
     """

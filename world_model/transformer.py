@@ -21,12 +21,9 @@ _MLP_RATIO = 4  # hidden width of the perceptrons over the tokens' width
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """The tokens of a frame: ``extra`` ones (proprioception, action), then a grid of picture tokens.
+    """The tokens of a frame: ``extra`` ones (proprioception, action), then rows and columns of picture tokens.
 
-    Attributes:
-        extra: tokens before the picture's.
-        grid: rows and columns of the picture's tokens.
-        pool: tokens on a side that become one in compressed frames.
+    ``pool`` tokens on a side become one in compressed frames.
     """
 
     extra: int

@@ -76,11 +76,9 @@ def background(cache: FrameCache, cameras: Sequence[str], seed: int) -> Tensor:
 
 
 class LatentEpisodes:
-    """The real episodes of a cache as latents, in memory.
+    """The real episodes of a cache as latents, in memory. The cache must not be refreshed while this is used.
 
-    Args:
-        cache: the episodes; must not be refreshed while this is used.
-        autoencoder: trained, with its statistics set.
+    The autoencoder is trained, with its statistics set.
 
     Attributes:
         latents: float32 [N, tokens, D].

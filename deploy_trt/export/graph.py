@@ -25,14 +25,11 @@ OPSET = 20
 
 @dataclass(frozen=True)
 class ExportedGraph:
-    """One graph.
+    """One graph, an `onnx_ir.Model` with its weights.
 
     Attributes:
-        name: of the graph.
-        model: `onnx_ir.Model`, with its weights.
-        weights: the initializers that are weights (entries of the module's state_dict), copied: the module may
-            change.
-        inputs, outputs: name -> dtype and shape.
+        weights: The initializers that are weights (entries of the module's state_dict), copied: the module may change.
+        inputs, outputs: Name -> dtype and shape.
     """
 
     name: str

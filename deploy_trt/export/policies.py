@@ -80,12 +80,9 @@ def _export_lerobot(model: LeRobotModel, folder: Path, meta: Mapping[str, Any], 
 
 
 class Exporter(NamedTuple):
-    """What writes the deployments of some policies.
+    """What writes the deployments of policies that provide the required capabilities.
 
-    Attributes:
-        requires: Capabilities that the policy must provide.
-        provides: Words of the options that it has.
-        export: Takes the arguments of `export_flow_vla`.
+    ``provides`` are the words of the options that it has. ``export`` takes the arguments of `export_flow_vla`.
     """
 
     requires: frozenset[str]

@@ -22,11 +22,9 @@ class Deployment:
     """A deployment folder in memory.
 
     Attributes:
-        folder: where it lies.
-        manifest: what it says.
-        graphs: name -> ONNX without weights.
-        reference: the same in float32; equal to ``graphs`` where these are.
-        weights: content of the safetensors file, or None.
+        graphs: Name -> ONNX without weights.
+        reference: The same in float32; equal to ``graphs`` where these are.
+        weights: Content of the safetensors file, or None.
 
     Example:
         >>> sorted(Deployment.read(Path("deployments/flow")).graphs)

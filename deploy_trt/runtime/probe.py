@@ -42,13 +42,9 @@ _SCRIPTS = {
 
 @dataclass(frozen=True)
 class Probe:
-    """Whether a backend works here.
+    """Whether a backend works here, in which version of its library, or why not, on one line.
 
-    Attributes:
-        works: whether it can run graphs.
-        version: of its library.
-        compute_capability: of the first GPU, such as 87 for an Orin; 0 where none is used.
-        reason: why it does not work, on one line.
+    ``compute_capability`` is that of the first GPU, such as 87 for an Orin; 0 where none is used.
     """
 
     works: bool

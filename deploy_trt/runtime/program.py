@@ -24,9 +24,7 @@ GUIDANCE_BETA = 5.0  # largest strength of guidance, as in the paper
 class Guidance:
     """What a chunk is pulled to (real-time chunking with the Jacobian replaced by the identity).
 
-    Attributes:
-        target: float32 [H, W], normalized.
-        weights: float32 [H], how firmly each action is held.
+    The target is float32 [H, W], normalized; the weights, [H], say how firmly each action is held.
     """
 
     target: Float32Array
@@ -34,11 +32,10 @@ class Guidance:
 
 
 class Draws(NamedTuple):
-    """Chunks for one observation.
+    """Chunks for one observation, float32 [B, rows, W], normalized.
 
-    Attributes:
-        actions: float32 [B, rows, W], normalized: one, or with a selection the usual one and N candidates.
-        features: What graph ``selection`` reads of the observation, [1, F], on the backend; None: there is none.
+    It is one, or with a selection the usual one and N candidates. ``features`` [1, F] is what graph ``selection`` reads
+    of the observation, on the backend; None: there is none.
     """
 
     actions: Float32Array
@@ -46,12 +43,10 @@ class Draws(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """What graph ``selection`` returns.
+    """What graph ``selection`` returns: the chunk that is executed, float32 [H, A], raw units.
 
-    Attributes:
-        actions: float32 [H, A], the chunk that is executed, raw units.
-        chosen: Index of the candidate.
-        values: float32 [N], of all candidates; 0 where too few actions are left to judge.
+    ``chosen`` is the index of the candidate. ``values`` are those of all candidates, float32 [N]; 0 where too few
+    actions are left to judge.
     """
 
     actions: Float32Array

@@ -51,12 +51,9 @@ _BACKGROUND_NICENESS = 10
 
 @dataclass(frozen=True)
 class Refreshed:
-    """How new weights came in.
+    """How new weights came in: their version, and the time from the checkpoint on disk to the swap.
 
-    Attributes:
-        version: of the weights that act now.
-        max_abs: largest difference to the graphs executed node by node, on the probes, normalized units.
-        wall_s: from the checkpoint on disk to the swap.
+    ``max_abs`` is the largest difference to the graphs executed node by node, on the probes, normalized units.
     """
 
     version: int

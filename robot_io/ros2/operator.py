@@ -19,10 +19,10 @@ class OperatorRequests:
     """Labels, starts and re-arming: what was asked for and not yet done.
 
     Attributes:
-        outcome: the label of the present attempt; None while there is none.
-        discarded: the present attempt is not to be kept.
-        closed: the node is not active.
-        in_attempt: there is an attempt to label: it runs, or waits to be stored.
+        outcome: The label of the present attempt; None while there is none.
+        discarded: The present attempt is not to be kept.
+        closed: The node is not active.
+        in_attempt: There is an attempt to label: it runs, or waits to be stored.
     """
 
     def __init__(self) -> None:

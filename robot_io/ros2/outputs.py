@@ -61,13 +61,9 @@ class Recent(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """Points of a trajectory.
+    """Points of a trajectory: positions float32 [N, A] at N times, and velocities or None.
 
-    Attributes:
-        positions: float32 [N, A].
-        from_start_ns: N times.
-        velocities: float64 [N, A]; None where only positions are sent.
-        start_ns: the stamp; 0: it begins on its arrival.
+    With a ``start_ns`` of 0 it begins on its arrival.
     """
 
     positions: Float32Array

@@ -74,12 +74,10 @@ class CorrelatedNoise:
 
 
 class Expert(ABC):
-    """Scripted solution of one task.
+    """Scripted solution of one task, by the true state of the environment at every `act`.
 
-    Args:
-        env: the environment, wrapped or not; its true state is read at every `act`.
-        action_noise: standard deviation in meters of the temporally correlated noise on the motion that is sent. The
-            clean action stays the label.
+    ``action_noise`` is the standard deviation in meters of the temporally correlated noise on the motion that is sent.
+    The clean action stays the label.
     """
 
     meters_per_action = 1.0  # what a motion action of 1 means

@@ -30,16 +30,14 @@ class Attempt(NamedTuple):
 
 
 class Attempts:
-    """Attempts on one robot, one after the other, recorded.
+    """Attempts on one connected robot, one after the other, recorded.
 
     Args:
-        robot: connected.
-        gate: between every source and the robot.
-        origin: where the episodes happen.
-        env_id: the environment or robot.
-        subscribers: get every step, after the recorder, and every episode.
-        rearms: an attempt begins with the gate armed, whatever the one before ended with, as suits a
-            simulated robot. False: a person has to look first.
+        gate: Between every source and the robot.
+        origin, env_id: Where the episodes happen, and the environment or robot.
+        subscribers: Get every step, after the recorder, and every episode.
+        rearms: An attempt begins with the gate armed, whatever the one before ended with, as suits a simulated robot.
+            False: a person has to look first.
     """
 
     def __init__(

@@ -65,13 +65,9 @@ class BrowserConfig:
 
 
 class Input(NamedTuple):
-    """What a person did since the last tick.
+    """What a person did since the last tick: keys that are down, keys that went down, drag and axes.
 
-    Attributes:
-        held: keys that are down.
-        pressed: keys that went down.
-        drag: of the mouse, picture widths to the right and down.
-        axes: of a gamepad, -1 to 1: right, away, up.
+    The mouse's drag is in picture widths to the right and down. A gamepad's axes are right, away and up, -1 to 1.
     """
 
     held: frozenset[str] = frozenset()

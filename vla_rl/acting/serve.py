@@ -208,13 +208,8 @@ class PolicyServer:
 class Session:
     """The episode of one client.
 
-    Our clients send seed and tick. Other clients send neither, so each of their connections is an episode. Its tick
-    follows from the time and grows with each chunk, so no noise is drawn twice.
-
-    Args:
-        policy: Of this client alone.
-        interface: What messages look like.
-        seed: Of a client that sends none.
+    Our clients send seed and tick. Other clients send neither, so each of their connections is an episode with
+    ``seed``. Its tick follows from the time and grows with each chunk, so no noise is drawn twice.
     """
 
     def __init__(self, policy: Policy, interface: RemoteInterface, seed: int) -> None:

@@ -34,8 +34,7 @@ class TaskReport:
     Attributes:
         found: What the task is, in lines.
         assumed: What is not declared, in sentences that say how to declare it.
-        warnings: What may be meant so, and costs something.
-        problems: What makes the task untrainable.
+        warnings, problems: What costs something and may be meant so, and what makes the task untrainable.
         seen: What a policy sees after some random actions; None: the check did not come that far.
     """
 

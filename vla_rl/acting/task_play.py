@@ -103,12 +103,9 @@ class Session:
 
 
 class Player:
-    """Plays episodes of a task, with progress.
+    """Plays episodes of a task, of ``limit`` steps at most, with progress.
 
-    Args:
-        robot: The task.
-        limit: Steps of its longest episode.
-        seconds: Length of a short episode in the task's own time; None: 5, or less if all would take over a minute.
+    A short episode lasts ``seconds`` of the task's own time; None: 5, or less if all would take over a minute.
     """
 
     SEEDS, MORE_SEEDS = (0, 1, 2), (3, 4, 5, 6, 7)

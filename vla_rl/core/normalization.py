@@ -27,10 +27,8 @@ _OF_MAGNITUDE = 0.001, 0.01  # its least and, without a declared unit, its large
 class VectorStatistics:
     """Per-dimension statistics of a vector column, each a tuple of D floats, in the column's raw units.
 
-    Attributes:
-        mean, std, low, high, q01, q99: Of the data.
-        floor: Least scale of each dimension, from `with_floor`.
-        limit: Largest size of each normalized input, in scales, from `with_floor`.
+    `with_floor` sets ``floor``, the least scale of each dimension, and ``limit``, the largest size of each normalized
+    input in scales.
     """
 
     mean: tuple[float, ...]
@@ -50,13 +48,9 @@ class VectorStatistics:
         present: NDArray[np.bool_] | None = None,
         units: Sequence[str] = (),
     ) -> Self:
-        """Return the statistics of a column.
+        """Return the statistics of a column [N, D] of a name, of the entries that are present, bool [N, D].
 
-        Args:
-            column: [N, D].
-            name: Of the column, for the error.
-            present: bool [N, D], the entries that count; default: all.
-            units: One unit per dimension (``""``: not declared), or empty; see `with_floor`.
+        Units are as of `with_floor`.
 
         Raises:
             UserError: for an empty column, or one with numbers that are not finite.
@@ -194,9 +188,7 @@ class Statistics:
     ) -> Self:
         """Return the statistics of a state [N, S] and an action column [N, A], see `VectorStatistics.from_array`.
 
-        Args:
-            discrete_dims: Action dimensions that have two levels.
-            dimensions: Of state and action, for their units.
+        The discrete dimensions are those of the action. ``dimensions``, of state and action, give the units.
         """
         dims = tuple(int(dim) for dim in discrete_dims)
         if any(not 0 <= dim < action.shape[-1] for dim in dims):

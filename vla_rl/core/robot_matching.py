@@ -42,8 +42,7 @@ class RobotMatch:
     """How the numbers of a policy become those of a robot.
 
     Attributes:
-        policy: Interface of the policy towards this robot, in the policy's order and units.
-        robot: The same interface in the robot's order and units, with the names that the robot declares.
+        policy, robot: Interface of the policy towards this robot, in the order, units and names of each.
         state: From the robot's state to the policy's.
         action: From the policy's action to the robot's.
     """

@@ -67,13 +67,13 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class ActionChunk:
-    """The actions that a policy planned from one observation.
+    """The actions float32 [H, A] that a policy planned from one observation.
 
     Attributes:
-        actions: float32 [H, A]; ``actions[i]`` belongs to tick ``start_tick + i``.
-        start_tick: the tick of the observation that the chunk was computed from.
-        chunk_id: counts the chunks of an episode.
-        policy_version: the version of the weights that computed it.
+        actions: ``actions[i]`` belongs to tick ``start_tick + i``.
+        start_tick: The tick of the observation that the chunk was computed from.
+        chunk_id: Counts the chunks of an episode.
+        policy_version: The version of the weights that computed it.
     """
 
     actions: Float32Array

@@ -19,13 +19,13 @@ def versions(folder: Path) -> list[tuple[int, Path]]:
 
 
 class VersionWatcher:
-    """Takes in the newest version of a folder that can be taken, in a thread of its own.
+    """Takes in the newest version of a folder of ``version_NNNN`` folders that can be taken, in a thread of its own.
 
     A folder may be copied in any order of files (rsync between machines). A version that cannot be loaded is tried
-    again when its files change. A context manager; `look` does the same without the thread.
+    again when its files change. Other names, such as ``version_old``, are a person's own. A context manager; `look`
+    does the same without the thread.
 
     Args:
-        folder: Of ``version_NNNN`` folders; other names, such as ``version_old``, are a person's own.
         take: Takes a version in, or raises an exception for one that is damaged, half copied or unfit.
         newest: Number of the version that acts.
         period_s: Between looks.

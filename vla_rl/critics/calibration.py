@@ -13,12 +13,9 @@ from vla_rl.core.errors import UserError
 
 
 class ReliabilityCurve(NamedTuple):
-    """Predictions in equally wide bins of [0, 1]; empty bins are left out. All arrays [K].
+    """Mean prediction, mean label and number of samples in equally wide bins of [0, 1], [K] each.
 
-    Attributes:
-        predicted: mean prediction of each bin.
-        observed: mean label of each bin, the share of successes.
-        samples: number of samples in each bin.
+    Empty bins are left out.
     """
 
     predicted: NDArray[np.float64]

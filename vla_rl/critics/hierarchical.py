@@ -66,11 +66,9 @@ class CriticConfig(ViabilityConfig):
 
 
 class CriticOutput(NamedTuple):
-    """What the heads say.
+    """What the heads say, [B] each.
 
-    Attributes:
-        viability_logit: [B].
-        efficiency: [B], steps, as the linear head gives it: not yet clamped to [-T_max, 0], so that gradients flow.
+    The efficiency is in steps, as the linear head gives it: not yet clamped to [-T_max, 0], so that gradients flow.
     """
 
     viability_logit: Tensor

@@ -31,10 +31,9 @@ Rows = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Sizes and meaning of the columns.
+    """Sizes and meaning of the columns; shorter vectors are filled with 0.
 
     Attributes:
-        state_dim, action_dim: Numbers in a row; shorter vectors are filled with 0.
         cameras: Camera name -> (H, W).
         dimensions: Size of the state -> (state, action) dimensions of the rows of that size.
     """

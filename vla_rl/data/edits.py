@@ -203,13 +203,9 @@ class EditFolder:
 
 
 class Recording(NamedTuple):
-    """What an edit has to know of an episode as it was recorded.
+    """What an edit has to know of an episode as it was recorded: digest, number of steps and known values of `Changes`.
 
-    Attributes:
-        digest: Of the recording.
-        length: Number of steps.
-        values: The fields that can be changed, where known.
-        where: The episode in words, for errors.
+    ``where`` is the episode in words, for errors.
     """
 
     digest: str

@@ -29,11 +29,8 @@ NOT_NUMERIC = frozenset([*_PICTURES, "string", "language"])
 class LeRobotFiles:
     """A LeRobotDataset v3 in a folder.
 
-    Attributes:
-        features: column name -> its dtype, shape and names, as ``meta/info.json`` has them.
-        fps: steps per second.
-        robot_type: as recorded; "" if it was not.
-        episodes: one row for each episode: length, tasks, and where its data is.
+    Features are as ``meta/info.json`` has them; an unknown type of robot is "". ``episodes`` has one row for each
+    episode: length, tasks, and where its data is.
 
     Raises:
         StoreError: if the folder holds no dataset of version 3, or not a whole one.

@@ -131,8 +131,7 @@ class _Bag:
 
     Attributes:
         cameras: By our camera name.
-        vectors: ``state`` and ``action`` -> streams that make it up.
-        dimensions: ``state`` and ``action`` -> names and units of its numbers.
+        vectors, dimensions: ``state`` and ``action`` -> the streams that make it up, names and units of its numbers.
         marks: ``intervention``, ``success`` and ``episode`` -> 0 and 1, where the mapping names a topic.
         picture_sizes: Camera topic -> shape of its first picture.
     """

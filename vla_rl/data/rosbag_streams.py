@@ -55,11 +55,9 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class NumberStream(Stream):
-    """Numbers of a topic.
+    """Numbers of a topic, float64 [M, D], with the names of the D numbers; undeclared for messages without names.
 
     Attributes:
-        values: float64 [M, D].
-        dimensions: Names of the D numbers; undeclared for messages without names.
         joints: Joints in the order of the numbers; empty for messages without names.
         seen: All joints that the messages name.
     """
@@ -72,11 +70,9 @@ class NumberStream(Stream):
 
 @dataclass(frozen=True, slots=True)
 class PictureStream(Stream):
-    """Times of pictures, which are decoded only where a tick takes them.
+    """Times of M pictures, which are decoded only where a tick takes them.
 
-    Attributes:
-        rank: int64 [M], place of each message in the order of recording.
-        recorded_ns: int64 [M], in the order of recording.
+    ``rank`` int64 [M] is the place of each message in the order of recording, in which ``recorded_ns`` stand.
     """
 
     rank: Int64Array
@@ -86,10 +82,8 @@ class PictureStream(Stream):
 class StreamReader:
     """Reads streams of an open bag, and compares the two times that a message has.
 
-    Args:
-        bag: The bag.
-        header_stamps: Header stamps are capture times; False: the time of recording is.
-        most_disorder_s: Farthest that a stamp may go back behind an earlier message of its topic.
+    A stamp may go back by ``most_disorder_s`` behind an earlier message of its topic. Capture times are the header's
+    stamps or the times of recording.
     """
 
     def __init__(self, bag: BagReader, header_stamps: bool, most_disorder_s: float) -> None:

@@ -34,12 +34,7 @@ _MAX_PENDING = 16
 class MessageLayout:
     """The sizes of what travels between the two processes.
 
-    Attributes:
-        cameras: (name, height, width) of every camera.
-        state_size: S.
-        action_size: A.
-        max_horizon: the longest chunk, in ticks.
-        n_obs_steps: number of observations that the policy reads.
+    Cameras are (name, height, width). The policy reads ``n_obs_steps`` observations.
     """
 
     cameras: tuple[tuple[str, int, int], ...]

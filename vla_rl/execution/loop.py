@@ -88,21 +88,18 @@ class EpisodeSummary:
 
 
 class Pacer:
-    """Absolute deadlines on a grid of ticks. After an overrun the phase is kept: ticks that have passed are skipped.
+    """Absolute deadlines on a grid of ticks of ``period_ns``.
+
+    After an overrun the phase is kept: passed ticks are skipped.
 
     Several commands of a tick are equal parts of the tick apart, also from those of the next tick. Only then are limits
     from command to command limits per second. A tick that begins late has fewer of them.
 
-    Args:
-        clock: what to wait on.
-        period_ns: from tick to tick.
-        commands_per_tick: K, how many commands a tick has.
-
     Attributes:
-        tick: the present tick.
-        tick_ns: when it began, or should have.
-        missed: ticks that were skipped.
-        command_ns: when the last command was due.
+        tick: The present tick.
+        tick_ns: When it began, or should have.
+        missed: Ticks that were skipped.
+        command_ns: When the last command was due.
     """
 
     def __init__(self, clock: Clock, period_ns: int, commands_per_tick: int = 1) -> None:

@@ -9,15 +9,12 @@ from vla_rl.core.types import Float32Array
 
 @dataclass(frozen=True, slots=True)
 class ScheduledChunk:
-    """A chunk with its place on the tick clock: ``actions[i]`` is for tick ``start_tick + i``.
+    """A chunk with its place on the tick clock: ``actions[i]``, of float32 [H, A], is for tick ``start_tick + i``.
 
     Attributes:
-        chunk_id: the request that it answers.
-        actions: float32 [H, A].
-        start_tick: absolute tick of ``actions[0]``.
-        observed_tick: tick of the observation that it was planned from; decides which of two chunks is newer.
-        planned_ns: capture time of that observation.
-        policy_version: of the weights.
+        chunk_id: The request that it answers.
+        observed_tick: Tick of the observation that it was planned from; decides which of two chunks is newer.
+        planned_ns: Capture time of that observation.
     """
 
     chunk_id: int

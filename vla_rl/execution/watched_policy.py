@@ -25,10 +25,8 @@ _log = logging.getLogger(__name__)
 class WatchedPolicy:
     """The newest good version in a folder of ``version_NNNN`` folders. A `vla_rl.core.protocols.Policy`.
 
-    Args:
-        folder: The ``policies`` of a run.
-        load: Loads the policy in a version folder; raises UserError for one that is damaged or half copied.
-        poll_s: How often the folder is looked at.
+    ``load`` loads the policy in a version folder; it raises UserError for one that is damaged or half copied. The
+    folder is looked at every ``poll_s``.
 
     Raises:
         UserError: If no version in the folder can be loaded.

@@ -45,18 +45,13 @@ _KEPT_SENTENCES = 100
 
 
 class ActingPolicy:
-    """Plans chunks with a `TrainablePolicy`.
-
-    Args:
-        model: put into eval mode; its weights may be replaced in place between calls.
-        device: where the model runs.
-        version: of the weights.
+    """Plans chunks with a `TrainablePolicy`, in eval mode, whose weights may be replaced in place between calls.
 
     Attributes:
         folder: It was loaded from there; None: it was made here.
-        selector: chooses among several draws; None: the first one is executed.
-        noise_seed: of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
-        exploration: standard deviation of an offset of each chunk, one and the same for all of its actions, in
+        selector: Chooses among several draws; None: the first one is executed.
+        noise_seed: Of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
+        exploration: Standard deviation of an offset of each chunk, one and the same for all of its actions, in
             normalized action units; 0: none.
     """
 

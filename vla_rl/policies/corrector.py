@@ -28,14 +28,9 @@ Weights = Mapping[str, Float32Array]
 
 @dataclass(frozen=True)
 class CorrectorSpec:
-    """What a corrector is connected to.
+    """What a corrector is connected to: cameras in the order of the features, the size of their images, and H.
 
-    Attributes:
-        cameras: names, in the order of the features.
-        image_size: height and width, pixels.
-        strides: of the convolutions.
-        layers: linear layers of the head.
-        horizon: H, actions in a chunk.
+    ``strides`` are those of the convolutions, ``layers`` the number of linear layers of the head.
     """
 
     cameras: tuple[str, ...]

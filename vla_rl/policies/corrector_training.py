@@ -61,12 +61,7 @@ class CorrectorConfig:
 
 @dataclass(frozen=True)
 class CorrectorFit:
-    """What training came to: mean squared error of the held-out actions, in normalized units.
-
-    Attributes:
-        planned_error: of the chunks as planned.
-        corrected_error: after correction.
-    """
+    """Mean squared error of the held-out actions in normalized units, as planned and after correction."""
 
     planned_error: float
     corrected_error: float

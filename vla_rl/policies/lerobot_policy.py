@@ -103,13 +103,9 @@ def can_be_guided(policy: Any) -> bool:
 
 
 class _Guidance:
-    """Stands where lerobot's sampler expects its own real-time chunking.
+    """Stands where lerobot's sampler expects its own real-time chunking, and asks for velocities.
 
-    Attributes:
-        enabled: the sampler asks for each velocity.
-        target: [1, K, A], what is scheduled, normalized.
-        delay_ticks: d.
-        exact_gradient: the true vector-Jacobian product.
+    The target [1, K, A] is what is scheduled, normalized.
     """
 
     def __init__(self) -> None:

@@ -25,12 +25,7 @@ _LEAST_SCALE = 1e-2
 
 @dataclass(frozen=True)
 class ResidualConfig:
-    """Architecture.
-
-    Attributes:
-        bound: Largest offset, in normalized action units.
-        hidden: Widths of the hidden layers.
-    """
+    """Architecture: the largest offset in normalized action units, and the widths of the hidden layers."""
 
     bound: float = 0.5
     hidden: tuple[int, ...] = (256, 256)

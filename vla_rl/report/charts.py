@@ -14,14 +14,9 @@ _MAX_POINTS = 400
 
 
 class Line(NamedTuple):
-    """A line of a chart.
+    """A line of a chart: points [N], x ascending and NaN breaking it, with or without a band.
 
-    Attributes:
-        label: Its name in the legend.
-        x, y: Points, [N] each, x ascending; NaN breaks the line.
-        low, high: Ends of the band around it, [N]; None without one.
-        color: Number of its color.
-        look: "line", "dashed", or "points" with an interval each.
+    The band goes from ``low`` to ``high``. The look is "line", "dashed", or "points" with an interval each.
     """
 
     label: str

@@ -50,14 +50,9 @@ _DOING = {
 
 @dataclass(frozen=True)
 class Stage:
-    """The stage that a run is in.
+    """The stage that a run is in, from number 1; without a name, it is before the first stage.
 
-    Attributes:
-        name: Name; empty before the first stage.
-        number: Its number, from 1; 0 before the first stage.
-        done: Episodes or steps that are done.
-        total: Number of all of them; None if unknown.
-        loss: Losses of the actor in this stage, newest last.
+    ``done`` of ``total`` episodes or steps are done (None: unknown). The actor's losses are in it, newest last.
     """
 
     name: str = ""
@@ -79,10 +74,7 @@ class Monitor(MetricSink):
     Args:
         stages: Names of the run's stages, in order; may be set later.
         run: The run folder; None while there is none yet.
-        title: Name of the task.
-
-    Attributes:
-        sentence: The task in words.
+        title, sentence: The name of the task, and the task in words.
         pictures: Images of the task by camera, uint8 [H, W, 3].
         newest: The newest attempt that failed (False) and that succeeded (True).
         finished: Whether the report is written.

@@ -21,13 +21,7 @@ from vla_rl.report.wording import outcome
 
 
 class Panel(NamedTuple):
-    """One axis along an episode.
-
-    Attributes:
-        title: Title with the unit.
-        columns: Columns of a trace file.
-        low, high: Ends of the axis; None: those of the values and 0.
-    """
+    """One axis along an episode, with the columns of a trace file, from low to high; None: as the values and 0 need."""
 
     title: str
     columns: tuple[str, ...]

@@ -30,12 +30,10 @@ _DECODER_STEPS = 600
 
 @dataclass(frozen=True)
 class Film:
-    """Reality above, imagination below.
+    """Reality above, imagination below: clips uint8 [T, 2 H, cameras W, 3].
 
-    Attributes:
-        clips: Of each episode, uint8 [T, 2 H, cameras W, 3].
-        frames_per_s: At which the clips should play.
-        unexplained: Fraction of variance of what the chunks changed that the dynamics did not predict; 0: not measured.
+    ``unexplained`` is the fraction of variance of what the chunks changed that the dynamics did not predict; 0: not
+    measured.
     """
 
     clips: list[NDArray[np.uint8]]

@@ -101,14 +101,12 @@ class BudgetConfig:
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a run.
+    """One stage of a run, between the gradient steps ``first_step`` and ``end_step``.
 
     Attributes:
-        kind: what is done.
+        kind: What is done.
         round: 0 for everything up to the supervised policy, then 1, 2, ...
-        policy_version: the version that acts (collect, check, evaluate) or that is made (supervise, practice).
-        first_step: gradient steps done before the stage.
-        end_step: gradient steps done after it.
+        policy_version: The version that acts (collect, check, evaluate) or that is made (supervise, practice).
     """
 
     kind: StageKind

@@ -29,13 +29,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Part:
-    """Jobs that one actor plays.
+    """Jobs, by number, whose episodes have not come yet, and the actor that plays them.
 
-    Attributes:
-        left: number -> job, those whose episodes have not come yet.
-        actor: plays them.
-        begun: it has begun.
-        losses: actors that have died at them in a row, with no episode in between.
+    ``losses`` counts actors that have died at them in a row, with no episode in between.
     """
 
     left: dict[int, RolloutJob]
@@ -45,15 +41,11 @@ class _Part:
 
 
 class RayRolloutPool:
-    """Spreads jobs over the actors of a cluster. Stands where `vla_rl.training.workers.RolloutPool` does.
+    """Spreads jobs over the actors of a cluster, one CPU each. Stands where `vla_rl.training.workers.RolloutPool` does.
 
     An actor that dies, alone or with its machine, costs the episodes that it was playing. Others play them, and a new
-    actor joins as soon as the cluster has a place for it.
-
-    Args:
-        build: makes a worker; called in the actors.
-        workers: number of actors, one CPU each.
-        address: of the cluster, as `ray.init` takes it; "local" starts one on this machine.
+    actor joins as soon as the cluster has a place for it. The address is as `ray.init` takes it; "local" starts a
+    cluster on this machine.
 
     Raises:
         UserError: if ray is not installed or the cluster cannot be reached.

@@ -81,12 +81,10 @@ def parts(jobs: Sequence[RolloutJob], workers: int) -> list[Sequence[RolloutJob]
 
 
 class RolloutPool:
-    """Spreads jobs over worker processes that live as long as the pool.
+    """Spreads jobs over worker processes that live as long as the pool; without any, it runs them in this process.
 
-    Args:
-        build: makes a worker; a module-level function with its configuration bound by `functools.partial`, since it is
-            called in the worker processes.
-        workers: number of processes; 0 runs the jobs in this process.
+    ``build`` makes a worker: a module-level function with its configuration bound by `functools.partial`, since it is
+    called in the worker processes.
     """
 
     def __init__(self, build: Callable[[], RolloutWorker], workers: int) -> None:

@@ -9,7 +9,7 @@ class Prefix(NamedTuple):
     """What the step graph needs of an observation. A flat structure of tensors, exportable.
 
     Attributes:
-        keys, values: one [B, heads, N, size] per expert layer.
+        keys, values: One [B, heads, N, size] per expert layer.
         modulation: [B, layers, 4 width].
         mask: bool [B, N], True where there is a token.
     """

@@ -27,12 +27,13 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy, TakeoverSource
-from vla_rl.core.types import Origin, Source
+from vla_rl.core.types import Observation, Origin, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout
 from vla_rl.execution.plan import InlinePlanner, Planner
 from vla_rl.execution.strategies import ExecutionConfig
+from vla_rl.outcomes import Judgment
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, VisionConfig
 
 TASK = "vla_rl/PegInsert-v0"
@@ -68,6 +69,27 @@ def test_episodes_are_recorded_through_gate_and_delay(policy: Path, tmp_path: Pa
     assert first.source[3] == Source.POLICY
     assert {"chunk_id", "chunk_index", "observation_age_ms", "action_age_ms", "gate_reasons"} <= first.extras.keys()
     np.testing.assert_array_equal(first.images["front"][0], again.images["front"][0])
+
+
+def test_wrong_stops_of_the_detector_are_counted(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Always:
+        name = "always"
+
+        def reset(self) -> None: ...
+
+        def step(self, observation: Observation) -> Judgment:
+            return Judgment(True, 1.0)
+
+    monkeypatch.setattr(rollout, "DeployedDetector", lambda folder: Always())
+    store = tmp_path / "store"
+    arguments = ["rollout", str(policy), "--robot", "sim", "--episodes", "2", "--out", str(store)]
+    assert main([*arguments, "--detector", "always"]) == 0
+    assert "the detector ended 2: 2 wrongly, 0 without an outcome" in capsys.readouterr().out
+    assert [(len(each), each.success) for each in EpisodeStore(store)] == [(2, False), (2, False)]
+    assert main([*arguments[:2], "--robot", "mock", "--detector", "always", "robot.duration_s=0.5"]) == 0
+    assert "the detector ended 1: 0 wrongly, 1 without an outcome" in capsys.readouterr().out
 
 
 def test_grippers_that_nobody_declared_are_those_of_the_robots_gate(

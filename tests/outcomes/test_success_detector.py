@@ -13,7 +13,7 @@ from seen_success import played
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED, Episode
 from vla_rl.outcomes import Judgment, SuccessDetector, window_at
-from vla_rl.outcomes.deployed import DeployedDetector
+from vla_rl.outcomes.deployed import RUN_TICKS, DeployedDetector, counts
 from vla_rl.outcomes.detector import OFFSETS, observation_at
 from vla_rl.outcomes.files import judgment_of
 
@@ -102,7 +102,7 @@ def test_the_graph_judges_as_torch_does_and_without_torch(detector: SuccessDetec
     told = [deployed.step(observation_at(episode, tick)) for tick in range(9)]
     assert told[-1].probability == pytest.approx(theirs.probability, abs=1e-4), "step by step it sees the same window"
     code = (
-        "import json, sys; from vla_rl.outcomes.deployed import DeployedDetector; "
+        "import json, sys; from vla_rl.outcomes.deployed import RUN_TICKS, DeployedDetector, counts; "
         f"DeployedDetector({str(tmp_path / 'graph')!r}); print(json.dumps('torch' in sys.modules))"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -114,12 +114,18 @@ def test_one_early_success_ends_no_attempt(
 ) -> None:
     detector.export(tmp_path / "graph")
     deployed = DeployedDetector(tmp_path / "graph")
-    said = iter([True] * 7 + [False] + [True] * 7 + [None] + [True] * 9)
+    short, sure = RUN_TICKS - 1, [0.99, 0.96, 0.97, 0.2, 0.98]
+    told = iter([sure] * short + [[0.9] * 5] + [sure] * short + [[0.1] * 5] + [sure] * (RUN_TICKS + 1))
     features = np.zeros(deployed._size, np.float32)
-    monkeypatch.setattr(deployed, "_judge", lambda observation, past: (features, Judgment(next(said), 0.9)))
+    monkeypatch.setattr(deployed, "_look", lambda observation, past: (features, np.float32(next(told)), 0.5))
     observation = observation_at(played("new", True, 100), 8)
-    told = [deployed.step(observation).success for _ in range(25)]
-    assert told == [None] * 23 + [True, True], "eight in a row, and a failure is never final"
+    found = [deployed.step(observation).success for _ in range(3 * RUN_TICKS + 1)]
+    assert found == [None] * (3 * RUN_TICKS - 1) + [True, True], "a run of many ticks, and a failure is never final"
+
+
+def test_a_tick_counts_where_most_members_are_sure_and_nothing_is_new() -> None:
+    members = np.float32([[0.99, 0.97, 0.96, 0.1, 0.2], [0.99, 0.97, 0.94, 0.94, 0.94], [0.99] * 5])
+    assert counts(members, np.float32([0.5, 0.5, 1.1])).tolist() == [True, False, False]
 
 
 @pytest.mark.parametrize(("successes", "failures"), [(1, 5), (5, 1), (0, 0)])

@@ -111,10 +111,12 @@ class RolloutResult(NamedTuple):
     Attributes:
         outcomes: of each attempt; None: not judged.
         findings: how each injected fault was met.
+        detector_stops: Outcomes of the attempts that the success detector ended. A failure is a wrong stop.
     """
 
     outcomes: list[bool | None]
     findings: list[FaultResult]
+    detector_stops: list[bool | None]
 
 
 def rollout(
@@ -214,15 +216,17 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         setup = replace(setup, wait_for_person=wait_for_person)
         injection = Injection(setup, order.inject, policy.horizon, config.execution.hold_ticks, order.seed)
         setup = injection.setup
+    watched = None
     if order.detector is not None:  # outside of the faults, which it sees
-        setup = replace(setup, robot=StopsAtSuccess(setup.robot, DeployedDetector(order.detector)))
+        watched = StopsAtSuccess(setup.robot, DeployedDetector(order.detector))
+        setup = replace(setup, robot=watched)
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(
             f"before each attempt of {setup.env_id!r} a person presses Enter, and the standard input is no terminal. "
             "Start it from one, or add --unattended if no person can be near the robot"
         )
     names = free_names(order.store, "rollout")
-    outcomes: list[bool | None] = []
+    outcomes, detector_stops = list[bool | None](), list[bool | None]()
     with (
         _connected(setup.robot),
         _planner(order.realtime, policy, config, setup, found) as planner,
@@ -249,8 +253,10 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
                 summary = run() if injection is None else injection.attempt(run)
                 if summary is not None:
                     outcomes.append(summary.success)
+                    if watched is not None and watched.found:
+                        detector_stops.append(summary.success)
                     logger.info(_sentence(episode_id, summary))
-    return RolloutResult(outcomes, [] if injection is None else injection.findings)
+    return RolloutResult(outcomes, [] if injection is None else injection.findings, detector_stops)
 
 
 class WatchedAttempts:

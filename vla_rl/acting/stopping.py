@@ -30,17 +30,20 @@ class TickDetector(Protocol):
 class StopsAtSuccess:
     """A robot whose attempts also end when a detector has found success.
 
-    The outcome of the attempt stays what the robot or a person says. ``vla-rl label`` labels it later, with the
-    detector as its author.
+    The outcome of the attempt stays what the robot or a person says. A simulated world judges its last step.
+    ``vla-rl label`` labels the others later, with the detector as its author.
 
     Args:
         robot: An `EpisodicRobot`.
         detector: Judges the first observation of an attempt, and one after each command.
+
+    Attributes:
+        found: Whether the detector has found success in this attempt.
     """
 
     def __init__(self, robot: Any, detector: TickDetector) -> None:
         self._robot, self._detector = robot, detector
-        self._found = self._is_due = False
+        self.found = self._is_due = False
         self._ticks = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -52,7 +55,7 @@ class StopsAtSuccess:
         """
         self._robot.reset(seed)
         self._detector.reset()
-        self._ticks, self._found, self._is_due = 0, False, False
+        self._ticks, self.found, self._is_due = 0, False, False
         self._detector.step(self._robot.read())
 
     def read(self) -> Observation:
@@ -61,8 +64,8 @@ class StopsAtSuccess:
         if self._is_due:
             self._is_due = False
             self._ticks += 1
-            if self._detector.step(observation).success and not self._found:
-                self._found = True
+            if self._detector.step(observation).success and not self.found:
+                self.found = True
                 logger.info("%s found success after %d ticks", self._detector.name, self._ticks)
         return observation
 
@@ -80,4 +83,12 @@ class StopsAtSuccess:
     @property
     def terminated(self) -> bool:
         """The task has ended, by itself or because the detector has found success."""
-        return self._found or self._robot.terminated
+        return self.found or self._robot.terminated
+
+    @property
+    def success(self) -> bool | None:
+        """Outcome; None while it is not known."""
+        outcome: bool | None = self._robot.success
+        if outcome is None and self.found and (judge := getattr(self._robot, "judge", None)) is not None:
+            outcome = judge.success  # a world that the detector ended has not ended by itself
+        return outcome

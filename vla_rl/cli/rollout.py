@@ -65,10 +65,13 @@ def run(arguments: argparse.Namespace) -> int:
         inject=arguments.inject,
         detector=arguments.detector,
     )
-    outcomes, findings = roll_out(order, config)
-    if findings:
-        print(fault_table(findings))
-        return 0 if all(finding.passed for finding in findings) else 1
-    judged = [outcome for outcome in outcomes if outcome is not None]
-    print(f"success {sum(judged)}/{len(judged)}" if judged else f"{len(outcomes)} attempts, none of them judged")
+    result = roll_out(order, config)
+    if result.findings:
+        print(fault_table(result.findings))
+        return 0 if all(finding.passed for finding in result.findings) else 1
+    judged = [outcome for outcome in result.outcomes if outcome is not None]
+    print(f"success {sum(judged)}/{len(judged)}" if judged else f"{len(result.outcomes)} attempts, none of them judged")
+    if arguments.detector:
+        stops = result.detector_stops
+        print(f"the detector ended {len(stops)}: {stops.count(False)} wrongly, {stops.count(None)} without an outcome")
     return 0

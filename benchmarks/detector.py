@@ -3,37 +3,35 @@
 *recorded*: the supervised policy of the preset `alone` plays one round. A detector is fitted on the demonstrations and
 on the first answers, in several random orders of the episodes, and judges all others. A true answer stands for a
 person. *practice*: filtered behavior cloning for two rounds, on true outcomes and on labels (round 1 by hand, then the
-detector), from the same supervised policy. True outcomes only score. Finished cells are kept in OUT/detector/.
+detector), from the same supervised policy. *stops*, *shifts*: the recorded attempts, played again (see
+`benchmarks.detector_replay`). True outcomes only score. Finished cells are kept in OUT/detector/.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from benchmarks import detector_replay
 from benchmarks.cells import Cells, origin
+from benchmarks.detector_fits import ORDERS, fit, in_orders, scores, tracks_of
 from benchmarks.outcomes import practice_alone
 from benchmarks.runs import evaluations, run_verb
 from vla_rl.core.errors import UserError
 
-if TYPE_CHECKING:
-    from vla_rl.outcomes.ensemble import SuccessDetector, Track
-
 TASK = "vla_rl/PegInsert-v0"
 ANSWERS = (10, 20, 40, 80)
-_ORDERS = 5
 _EPISODES = 150  # of a round
-_PARTS = ("recorded", "speed", "practice")
+_PARTS = ("recorded", "speed", "practice", "stops", "shifts")
 _SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
 _PRACTICED = ["budget.rounds=2", "budget.steps_per_round=200", "budget.evaluation_episodes=100"]
 _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
-_SETTINGS = {"orders": _ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
+_SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +51,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             cells.once(f"recorded-{seed}", lambda base=base, seed=seed: _recorded(base, seed))  # type: ignore[misc]
         if "speed" in options.parts:
             cells.once("speed", lambda base=base: _speed(base))  # type: ignore[misc]
+        _replay(cells, base, seed, [part for part in ("stops", "shifts") if part in options.parts])
         for labels in _LABELS if "practice" in options.parts else ():
             if f"practice-{seed}-{labels}" not in cells:
                 cells.write(f"practice-{seed}-{labels}", _practice(options.runs, seed, labels))
@@ -69,56 +68,26 @@ def _run_base(base: Path, seed: int) -> None:
 
 
 def _recorded(base: Path, seed: int) -> dict[str, Any]:
-    tracks, features = _tracks(base)
+    tracks, features = tracks_of(base)
     demonstrations = [track for name, track in tracks if name.startswith("demo")]
     played = [track for name, track in tracks if name.startswith("round001")]
     rows = []
     for answers in ANSWERS:
-        for order in range(_ORDERS):
-            mixed = [played[place] for place in np.random.default_rng(order).permutation(len(played))]
-            detector = _fit([*demonstrations, *mixed[:answers]], features, order)
-            rows.append({"answers": answers, "order": order, **_scores(detector, mixed[answers:])})
+        for order, mixed in in_orders(played):
+            detector = fit([*demonstrations, *mixed[:answers]], features, order)
+            rows.append({"answers": answers, "order": order, **scores(detector, mixed[answers:])})
     successes = sum(track.success is True for track in played)
     about = {"task": TASK, "seed": seed, "episodes": len(played), "successes": successes}
     return {"part": "recorded", **about, "rows": rows}
 
 
-def _tracks(base: Path) -> "tuple[list[tuple[str, Track]], Any]":
-    """Return the features and true outcomes of a run's episodes."""
-    from vla_rl.data.store import EpisodeStore
-    from vla_rl.outcomes.ensemble import PolicyFeatures
-
-    store, features = EpisodeStore(base / "episodes", create=False), PolicyFeatures(base / "policies/version_0000")
-    return [(name, features.track(store.read(name))) for name in store.ids()], features
-
-
-def _fit(tracks: "Sequence[Track]", features: Any, seed: int) -> "SuccessDetector":
-    from vla_rl.outcomes.ensemble import SuccessDetector
-
-    return SuccessDetector.fit_tracks(tracks, features, seed)
-
-
-def _scores(detector: "SuccessDetector", tracks: "Sequence[Track]") -> dict[str, float]:
-    """Compare a detector's judgments of the ends with the truth, where it never asks and where it may."""
-    judgments = detector.judge_rows(np.concatenate([track.rows() for track in tracks]))
-    true = np.array([track.success is True for track in tracks])
-    probability = np.array([judgment.probability for judgment in judgments])
-    called, asked = probability > 0.5, np.array([judgment.success is None for judgment in judgments])
-    above = probability[true][:, None] - probability[~true]
-    novel = np.array(["unlike" in judgment.reason for judgment in judgments])
-    return {
-        "area": float(((above > 0) + 0.5 * (above == 0)).mean()),
-        "false_success": _share(~true[called]),
-        "false_failure": _share(true[~called]),
-        "asked": float(asked.mean()),
-        "novel": float(novel.mean()),
-        "false_success_asking": _share(~true[called & ~asked]),
-        "false_failure_asking": _share(true[~called & ~asked]),
-    }
-
-
-def _share(wrong: Any) -> float:
-    return float(wrong.mean()) if len(wrong) else 0.0
+def _replay(cells: Cells, base: Path, seed: int, parts: list[str]) -> None:
+    """Play a round again for the cells of stops and changed scenes that are missing."""
+    missing = [part for part in parts if f"{part}-{seed}" not in cells]
+    played = detector_replay.replayed(base) if missing else None
+    for part in missing:
+        rows = getattr(detector_replay, part)(played)
+        cells.write(f"{part}-{seed}", {"part": part, "task": TASK, "seed": seed, "rows": rows})
 
 
 def _speed(base: Path) -> dict[str, Any]:
@@ -127,8 +96,8 @@ def _speed(base: Path) -> dict[str, Any]:
     from vla_rl.outcomes.deployed import DeployedDetector
     from vla_rl.outcomes.detector import observation_at
 
-    tracks, features = _tracks(base)
-    detector = _fit([track for _, track in tracks], features, 0)
+    tracks, features = tracks_of(base)
+    detector = fit([track for _, track in tracks], features, 0)
     episode = EpisodeStore(base / "episodes", create=False).read("round001-00000")
     observations = [observation_at(episode, tick) for tick in range(len(episode))]
     with tempfile.TemporaryDirectory() as name:
@@ -175,7 +144,7 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         figures["false_failure_percent"] = 100 * float(np.mean([each["false_failure"] for each in judged]))
         figures["asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
         figures["labels_ratio"] = float(np.mean([each["asked"] for each in rounds])) / _EPISODES
-    return figures
+    return figures | detector_replay.figures(cells)
 
 
 def _both(practiced: dict[tuple[int, str], Any], seed: int) -> bool:
@@ -209,9 +178,11 @@ def table(result: dict[str, Any]) -> str:
     episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
     lines += [
         "",
-        f"Means of {_ORDERS} random orders of the episodes, default task, seeds "
+        f"Means of {ORDERS} random orders of the episodes, default task, seeds "
         f"{', '.join(str(cell['seed']) for cell in recorded)}. Of the practice episodes {episodes} succeed.",
         *_practice_table(cells),
+        *detector_replay.stop_lines(cells),
+        *detector_replay.shift_lines(cells),
         "",
         f"{_speed_note(result)}{origin(cells)} Command: `{result['command']}`.",
     ]

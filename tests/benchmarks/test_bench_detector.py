@@ -1,12 +1,20 @@
 """The benchmark of the success detector: scores of judgments, and the table of what there is."""
 
+import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from benchmarks import detector
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+from episode_maker import make_episode
+
+import vla_rl as vla
+from benchmarks import detector, detector_fits, detector_replay
+from vla_rl.core.errors import UserError
 from vla_rl.outcomes.detector import Judgment
 from vla_rl.outcomes.ensemble import Track
 
@@ -18,7 +26,7 @@ def tracks(outcomes: list[bool]) -> list[Track]:
 def test_scores_count_what_was_called_and_what_was_asked() -> None:
     judgments = [Judgment(True, 0.9), Judgment(None, 0.8), Judgment(True, 0.7), Judgment(False, 0.2)]
     judge: Any = SimpleNamespace(judge_rows=lambda rows: judgments)
-    scores = detector._scores(judge, tracks([True, False, False, True]))
+    scores = detector_fits.scores(judge, tracks([True, False, False, True]))
     assert scores["false_success"] == pytest.approx(2 / 3)
     assert scores["false_success_asking"] == pytest.approx(1 / 2)
     assert scores["false_failure"] == 1.0
@@ -44,3 +52,52 @@ def test_the_table_shows_what_was_measured() -> None:
     assert "| seed 0, labels: detector | 50%, 60%, 75% | 7 | 1.0% |" in text
     assert figures["false_success_percent"] == pytest.approx(1)
     assert figures["asked_share"] == pytest.approx(7 / 150)
+
+
+def replay(length: int, end: int, success: bool) -> detector_replay.Replay:
+    holds = np.arange(length) >= (end if success else length)
+    return detector_replay.Replay(np.zeros((length, 2), np.float32), holds, end, [], "")
+
+
+def test_a_stop_counts_as_found_late_or_cut_short() -> None:
+    attempts = [replay(60, 40, True), replay(60, 40, True), replay(60, 40, True), replay(60, 59, False)]
+    scores = detector_replay._stop_scores([45, 46, 39, 10], attempts)
+    assert scores == {"found_soon": pytest.approx(1 / 3), "found_later": pytest.approx(2 / 3), "cut_short": 0.5}
+    assert detector_replay._stop_scores([None] * 4, attempts)["cut_short"] == 0
+
+
+def test_a_run_ends_at_its_last_tick() -> None:
+    members = np.full((40, 5), 0.99, np.float32)
+    members[:10] = members[20] = 0.2
+    assert detector_replay._stop(members, np.zeros(40), "median", 8) == 17
+    assert detector_replay._stop(members, np.zeros(40), "median", 16) == 36
+    assert detector_replay._stop(members, np.full(40, 2.0), "median", 8) is None
+    members[:, 0] = 0.8
+    assert detector_replay._stop(members, np.zeros(40), "all above 0.9", 8) is None
+
+
+def test_an_attempt_is_played_again_and_looks_otherwise_in_a_changed_scene() -> None:
+    env = vla.make_env("vla_rl/PegInsert-v0", difficulty=0.4, image_size=32).gym.unwrapped
+    raw, _ = env.reset(seed=3)
+    states, actions = [raw["agent_pos"].copy()], []
+    for _ in range(4):
+        actions.append(env.rest_action(states[-1]))
+        raw, *_ = env.step(actions[-1])
+        states.append(raw["agent_pos"].copy())
+    recorded = make_episode("e", length=4, success=False, seed=3)
+    recorded = replace(recorded, action_sent=np.array(actions), final_state=states[-1])
+    features: Any = SimpleNamespace(of=lambda seen: np.stack([each.images["top"].reshape(-1) for each in seen]))
+    again = detector_replay._replay(recorded, env, None, features)
+    assert (again.end, again.success, len(again.states)) == (4, False, 3)
+    played: Any = SimpleNamespace(env=env, features=features)
+    ends = {}
+    for name, change in detector_replay.SHIFTS.items():
+        with change(env) as repaint:
+            ends[name] = detector_replay._seen_again(again, played, repaint).features[-1].astype(int)
+    np.testing.assert_array_equal(ends["nothing"], again.features[-1])
+    changed = {name: np.abs(end - again.features[-1]).mean() for name, end in ends.items() if name != "nothing"}
+    assert all(amount > 0.05 for name, amount in changed.items() if "front" not in name), changed
+    assert changed["front camera, 4 pixels"] == 0, "the other camera stays"
+    recorded = replace(recorded, final_state=states[-1] + 1e-3)
+    with pytest.raises(UserError, match="otherwise than it was recorded"):
+        detector_replay._replay(recorded, env, None, features)

@@ -8,14 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from seen_success import played
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED, Episode
-from vla_rl.outcomes import Judgment, SuccessDetector, window_at
+from vla_rl.outcomes import SuccessDetector, window_at
 from vla_rl.outcomes.deployed import RUN_TICKS, DeployedDetector, counts
 from vla_rl.outcomes.detector import OFFSETS, observation_at
 from vla_rl.outcomes.files import judgment_of
+from vla_rl.outcomes.judge_network import Labeled, train
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +46,22 @@ def test_it_is_unsure_of_what_is_unlike_all_that_it_knows(detector: SuccessDetec
     strange = {name: np.full_like(image, 255) * np.uint8([1, 0, 0]) for name, image in episode.final_images.items()}
     judgment = detector.judge(replace(episode, final_images=strange, final_state=50 * np.ones(3, np.float32)))
     assert (judgment.success, judgment.reason) == (None, "unlike every known window")
+
+
+def test_a_change_that_the_components_leave_out_is_new() -> None:
+    random = np.random.default_rng(0)
+    few = random.normal(size=(400, 3)).astype(np.float32) @ random.normal(size=(3, 200)).astype(np.float32)
+    rows = few + random.normal(size=few.shape).astype(np.float32) * np.float32(0.1)
+    episode = np.arange(400) // 10
+    success = episode % 2 == 0
+    network, _ = train(Labeled(rows[:300], success[:300], success[:300] >= 0, episode[:300]), [True, False] * 15, 0)
+    directions = network.basis / network.basis.norm(dim=0)
+    change = torch.from_numpy(random.normal(size=200).astype(np.float32))
+    change -= directions @ (directions.T @ change)
+    with torch.no_grad():
+        usual, changed = (network(torch.from_numpy(rows[300:]) + each)[1] for each in (0, 0.5 * change))
+    assert (usual <= 1).float().mean() > 0.95
+    assert (changed > 1).all()
 
 
 def test_it_is_unsure_where_its_networks_disagree_or_a_success_is_not_sure() -> None:

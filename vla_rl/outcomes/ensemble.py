@@ -193,11 +193,15 @@ class SuccessDetector:
 
     def judge_rows(self, rows: Float32Array) -> list[Judgment]:
         """Judge windows by their features, float32 [B, 3 F]."""
+        return [judgment_of(*each) for each in zip(*self.members(rows), strict=True)]
+
+    def members(self, rows: Float32Array) -> tuple[Float32Array, Float32Array]:
+        """Return the probabilities of the members, float32 [B, M], and the novelty of windows, float32 [B]."""
         import torch
 
         with torch.no_grad():
-            members, novelty = (found.numpy() for found in self._network(torch.from_numpy(rows)))
-        return [judgment_of(*each) for each in zip(members, novelty, strict=True)]
+            members, novelty = self._network(torch.from_numpy(rows))
+        return members.numpy(), novelty.numpy()
 
     def save(self, folder: Path | str) -> None:
         """Write the detector with the policy that it reads; a detector in the folder is replaced."""

@@ -9,7 +9,7 @@ from vla_rl.core.json_files import read_json
 from vla_rl.core.types import Float32Array
 from vla_rl.outcomes.detector import Judgment
 
-VERSION = 1
+VERSION = 2
 _SURE = 0.9  # Every network's least probability of a success. A false success costs practice more than a question.
 
 

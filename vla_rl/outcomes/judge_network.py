@@ -1,5 +1,6 @@
-"""The networks of the success detector: principal components of the features, five members, and a distance to what is
-known.
+"""The networks of the success detector: principal components of the features, five members, and two measures of
+novelty. One is the distance to known windows, by the components. The other is what the components leave out (the
+squared prediction error of process monitoring, Jackson and Mudholkar 1979): other light and colors show there.
 """
 
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class JudgeNetwork(nn.Module):
     basis: Tensor
     known: Tensor
     limit: Tensor
+    residual_limit: Tensor
 
     def __init__(self, inputs: int, components: int, known: int) -> None:
         super().__init__()
@@ -62,13 +64,16 @@ class JudgeNetwork(nn.Module):
         self.register_buffer("basis", torch.zeros(inputs, components))
         self.register_buffer("known", torch.zeros(known, components))
         self.register_buffer("limit", torch.ones(()))
+        self.register_buffer("residual_limit", torch.ones(()))
         self.head = EnsembleHead(FOLDS, components, _HIDDEN, 1, normalized=True)
 
     def forward(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Judge windows."""
-        components = (rows - self.mean) @ self.basis
+        centered = rows - self.mean
+        components = centered @ self.basis
         members = self.head(components)[..., 0].sigmoid().T
-        return members, self.distances(components).amin(1) / self.limit
+        far, left_out = self.distances(components).amin(1) / self.limit, _residual(centered, self.basis)
+        return members, torch.maximum(far, left_out / self.residual_limit)
 
     def distances(self, components: Tensor) -> Tensor:
         """Return the distances [B, K] to the known windows."""
@@ -123,6 +128,7 @@ def train(data: Labeled, outcomes: list[bool], seed: int) -> tuple[JudgeNetwork,
     network.eval()
     with torch.no_grad():
         network.limit.copy_(_MARGIN * _usual_distance(network, components, torch.from_numpy(data.episode)))
+        network.residual_limit.copy_(_MARGIN * _usual_residual(rows, fold > 0, count))
         left_out = network.head(components)[..., 0].sigmoid()[fold, torch.arange(len(rows))].numpy()
     return network, _errors(left_out[data.is_end], data.success[data.is_end])
 
@@ -148,6 +154,20 @@ def _usual_distance(network: JudgeNetwork, components: Tensor, episode: Tensor) 
     """Return how far a known window is from the nearest one of another episode, at most, but for a few."""
     same = episode[:, None] == episode
     return network.distances(components).masked_fill(same, torch.inf).amin(1).quantile(_FAR)
+
+
+def _residual(centered: Tensor, basis: Tensor) -> Tensor:
+    """Return the norm [B] of what the directions of a basis leave out."""
+    along = centered @ (basis / basis.norm(dim=0))
+    squared: Tensor = centered.square().sum(1) - along.square().sum(1)
+    return squared.clamp(min=0).sqrt()
+
+
+def _usual_residual(rows: Tensor, kept: Tensor, count: int) -> Tensor:
+    """Return the residual of windows of episodes that the components do not know, at most, but for a few."""
+    mean = rows[kept].mean(0)
+    basis = torch.linalg.svd(rows[kept] - mean, full_matrices=False)[2][:count].T
+    return _residual(rows[~kept] - mean, basis).quantile(_FAR)
 
 
 def _errors(probability: Float32Array, success: NDArray[np.bool_]) -> dict[str, float]:

@@ -142,7 +142,7 @@ def stops(played: Replayed) -> list[dict[str, Any]]:
 def _fit_ticks(
     demonstrations: "Sequence[Track]", known: Sequence[Replay], features: "PolicyFeatures", seed: int
 ) -> "SuccessDetector":
-    """Fit a detector that is told the truth at every tick near a success, and after it. No person could answer so."""
+    """Fit a detector on the truth at every tick near a success, and after it. No person could answer so."""
     from vla_rl.outcomes.ensemble import SuccessDetector, Track
     from vla_rl.outcomes.judge_network import Labeled, train
 
@@ -188,8 +188,9 @@ def _stop_scores(ends: Sequence[int | None], attempts: Sequence[Replay]) -> dict
 
 
 def shifts(played: Replayed) -> list[dict[str, Any]]:
-    """Return per changed scene and order of the episodes how the ends of the other attempts are judged, by a detector
-    with and without the residual as a measure of novelty.
+    """Return how the ends of the other attempts are judged, per changed scene and order of the episodes.
+
+    Each detector judges with and without the residual as a measure of novelty.
     """
     fitted = []
     for order, mixed in in_orders(played.attempts):

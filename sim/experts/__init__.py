@@ -1,1 +1,1 @@
-"""Scripted experts: one file per task."""
+"""What scripted experts share, and an expert with errors."""

@@ -1,1 +1,1 @@
-"""Our tasks: one file each."""
+"""Our tasks, each with its scripted expert: one file each."""

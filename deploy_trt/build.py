@@ -108,11 +108,7 @@ def build_engines(folder: Path, backend: BackendName, without_gpu: bool = False)
 
 
 def run_worker(request: dict[str, Any]) -> dict[str, Any]:
-    """Build one engine in a process of its own.
-
-    Raises:
-        UserError: if the builder refuses the graph, or dies.
-    """
+    """Build one engine in a process of its own; UserError if the builder refuses the graph, or dies."""
     environment = {**os.environ, "POLYGRAPHY_USE_TENSORRT_RTX": "1" if request["backend"] == "trt-rtx" else "0"}
     command = [sys.executable, "-m", "deploy_trt.build", json.dumps(request)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment)
@@ -131,11 +127,7 @@ def rtx_without_gpu() -> str:
 
 
 def _library(backend: BackendName, without_gpu: bool) -> tuple[str, int]:
-    """Version and compute capability that engines are built with.
-
-    Raises:
-        UserError: if the library does not work.
-    """
+    """Return version and compute capability that engines are built with; UserError if the library does not work."""
     from deploy_trt.runtime.probe import probe
 
     if without_gpu:

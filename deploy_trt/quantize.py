@@ -44,11 +44,7 @@ class RecordingBackend(OrtBackend):
 
 
 def record_feeds(deployment: Deployment, observations: Sequence[Observation]) -> Feeds:
-    """What each graph reads while the policy plans from real observations.
-
-    Raises:
-        UserError: if there are none.
-    """
+    """Return what each graph reads while the policy plans from real observations; UserError if there are none."""
     if not observations:
         raise UserError(
             "calibration needs real observations, found none; give an episode store of this robot. "

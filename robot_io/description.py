@@ -223,11 +223,7 @@ def make_gate(
 
 
 def _number(element: Any, attribute: str, default: float | None = None) -> float | None:
-    """Return a finite attribute, or the default of an element that is there; None where there is none.
-
-    Raises:
-        UserError: for a text that is no number.
-    """
+    """Return a finite attribute, or the default of an element that is there; None where there is none."""
     if element is None:
         return None
     text = element.get(attribute)

@@ -221,11 +221,7 @@ def chosen_faults(names: str, detectors: Sequence[Detector]) -> list[Fault]:
 
 
 def sensor_fault(name: str) -> Fault:
-    """Return the fault of that name, if it disturbs what sensors say.
-
-    Raises:
-        UserError: for another name.
-    """
+    """Return the fault of that name, if it disturbs what sensors say; UserError for another name."""
     known = {fault.name: fault for fault in FAULTS.values() if fault.changes is not disturb.UNCHANGED}
     if name not in known:
         raise UserError(f"there is no fault of sensors {name!r}.{did_you_mean(name, known)}")

@@ -10,11 +10,7 @@ from vla_rl.core.types import Uint8Array
 
 
 def resize(image: Uint8Array, size: tuple[int, int]) -> Uint8Array:
-    """Return the image at [height, width]: averaged when it shrinks, the same array when it fits.
-
-    Raises:
-        UserError: if the package pillow is missing.
-    """
+    """Return the image at [height, width], averaged when it shrinks; the same array when it fits. It needs pillow."""
     if image.shape[:2] == size:
         return image
     try:
@@ -47,11 +43,7 @@ class LazyImages(Mapping[str, Uint8Array]):
         self._over = True
 
     def draw(self) -> Mapping[str, Uint8Array]:
-        """Return the pictures.
-
-        Raises:
-            UserError: If the moment is over and the pictures were not read.
-        """
+        """Return the pictures; UserError if the moment is over and they were not read."""
         if self._images is None:
             if self._over:
                 raise UserError(

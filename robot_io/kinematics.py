@@ -114,9 +114,7 @@ class Kinematics:
             self._free[body] |= self._free[model.body_parentid[body]]
 
     def _pairs_of_geoms(self, touching: Sequence[tuple[int, ...]]) -> NDArray[np.intp]:
-        """Shapes of links that neither one joint nor fixed ones connect, that may not touch, in places that are known,
-        [N, 2].
-        """
+        """Return the shapes in known places, [N, 2], of links that may not touch and that no joint connects."""
         model, welded = self._model, self._model.body_weldid
         parts = [int(part) for part in range(model.ngeom) if not self._free[model.geom_bodyid[part]]]
         allowed = {frozenset(pair) for pair in touching}

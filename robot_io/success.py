@@ -38,11 +38,7 @@ class SuccessRule:
 
     @classmethod
     def parse(cls, text: str) -> "SuccessRule":
-        """Read ``KEY`` or ``KEY>=NUMBER``.
-
-        Raises:
-            ConfigError: The text is neither.
-        """
+        """Read ``KEY`` or ``KEY>=NUMBER``; ConfigError for anything else."""
         if not set(text) & set("<>=!") and text.strip():
             return cls(text.strip())
         found = _COMPARISON.fullmatch(text)

@@ -50,11 +50,7 @@ class TerminalKeys:
         self._closed = False
 
     def start(self) -> None:
-        """Listen until the program ends.
-
-        Raises:
-            UserError: if there is no terminal.
-        """
+        """Listen until the program ends; UserError if there is no terminal."""
         if not os.isatty(self._terminal):
             raise UserError("reading keys needs a terminal: do not redirect the standard input")
         self._entered = threading.Event()

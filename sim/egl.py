@@ -33,9 +33,7 @@ _PROBE = "from mujoco.egl import GLContext; context = GLContext(8, 8); context.m
 
 @functools.cache
 def why_egl_does_not_load() -> str:
-    """Return the last line of EGL's complaint, or "" if it loads; tried in another process, as a bad driver can abort
-    it.
-    """
+    """Return the last line of EGL's complaint, or "". It is tried in a process, as a bad driver can abort one."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _PROBE],

@@ -45,11 +45,7 @@ def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
 
 
 def with_volume(model: mujoco.MjModel, meshes: Sequence[str]) -> list[str]:
-    """Those of the meshes whose vertices do not lie in one plane: a decal or a pane of glass has no hull.
-
-    Raises:
-        UserError: the model has no mesh of such a name.
-    """
+    """Return the meshes that have a hull: not those in a plane, such as a decal. UserError for an unknown mesh."""
     names = [model.mesh(mesh).name for mesh in range(model.nmesh)]
     solid = []
     for name in meshes:

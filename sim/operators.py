@@ -113,11 +113,7 @@ OPERATORS = {
 
 
 def operator_config(name: str) -> OperatorConfig:
-    """Return the habits of a named operator.
-
-    Raises:
-        ConfigError: If no operator has that name.
-    """
+    """Return the habits of a named operator; ConfigError for an unknown name."""
     if name not in OPERATORS:
         raise ConfigError(f"there is no operator {name!r}.{did_you_mean(name, OPERATORS)}")
     return OPERATORS[name]

@@ -270,9 +270,7 @@ def _segment_kinds(
 
 
 def _dense_human_steps(human: BoolArray, episode: Int64Array, config: CreditConfig) -> BoolArray:
-    """Return the human steps that share a window with enough others: every ``min_human_steps`` successive ones within
-    one.
-    """
+    """Return the human steps of which ``min_human_steps`` successive ones share a window."""
     rows = np.flatnonzero(human)
     count = config.min_human_steps
     first, last = rows[: max(len(rows) - count + 1, 0)], rows[count - 1 :]

@@ -53,11 +53,7 @@ def save_world_model(folder: Path, model: WorldModel) -> None:
 
 
 def load_world_model(folder: Path, device: str = "cpu") -> WorldModel:
-    """Read a world model in eval mode.
-
-    Raises:
-        CheckpointError: if it is missing, damaged, or of another schema version.
-    """
+    """Read a world model in eval mode; CheckpointError if it is missing, damaged, or of another schema version."""
     with reading(folder / "config.json", "it is no world model; train one: vla-rl imagine"):
         content, weights = read_weights(folder, FORMAT, FORMAT_VERSION)
         config = config_from_dict(WorldModelConfig, content["config"], where=str(folder))

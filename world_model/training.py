@@ -178,10 +178,10 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 def train_world_model(
     config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu"
 ) -> WorldModel:
-    """Train a world model on the real episodes of a cache, or go on where an earlier call stopped.
+    """Train a world model on the real episodes of a cache, or go on, and save it in the folder.
 
     Returns:
-        the model in eval mode, also saved in the folder.
+        The model in eval mode.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "config.json").exists():

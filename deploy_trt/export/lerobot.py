@@ -106,11 +106,7 @@ def export_lerobot(
 
 
 def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
-    """Return a normalization mode of lerobot as an `Affine`.
-
-    Raises:
-        UserError: for a mode that is none of MEAN_STD, MIN_MAX, QUANTILES and IDENTITY.
-    """
+    """Return a normalization mode of lerobot as an `Affine`; UserError for an unknown one."""
     mean, std, low, high, q01, q99 = (
         np.asarray(row)
         for row in (statistics.mean, statistics.std, statistics.low, statistics.high, statistics.q01, statistics.q99)

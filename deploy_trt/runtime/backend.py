@@ -24,9 +24,7 @@ class Backend(ABC):
 
     @abstractmethod
     def run(self, graph: str, feeds: Mapping[str, Value]) -> dict[str, Value]:
-        """Run a graph once: input name -> value, gives output name -> value, which stays valid until the graph runs
-        again.
-        """
+        """Run a graph once: input name -> value, gives output name -> value, valid until the graph runs again."""
 
     def integrate(self, start: Array, fixed: Mapping[str, Value], stepped: Sequence[Mapping[str, Value]]) -> Array:
         """Run graph ``step`` so often as ``stepped`` has entries, its ``next_actions`` becoming its ``actions``.

@@ -18,11 +18,7 @@ _LIBRARIES = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")
 
 
 class CudaRuntime:
-    """Memory and launches on one stream, by a CUDA runtime; None loads the system's.
-
-    Raises:
-        UserError: if there is none.
-    """
+    """Memory and launches on one stream, by a CUDA runtime, else the system's; UserError if there is none."""
 
     def __init__(self, library: Any = None) -> None:
         self._library = library or _load()

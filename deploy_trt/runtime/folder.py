@@ -39,11 +39,7 @@ class Deployment:
 
     @classmethod
     def read(cls, folder: Path) -> "Deployment":
-        """Read and verify all files.
-
-        Raises:
-            CheckpointError: if one is missing or damaged.
-        """
+        """Read and verify all files; CheckpointError if one is missing or damaged."""
         manifest = load_manifest(folder)
         graphs = {name: read_verified(folder, graph) for name, graph in manifest.graphs.items()}
         reference = {name: read_verified(folder, graph) for name, graph in manifest.reference.items()} or graphs
@@ -69,9 +65,7 @@ class Deployment:
 
 @contextlib.contextmanager
 def materialised(graphs: Mapping[str, bytes], weights: bytes | None) -> Iterator[Path]:
-    """Return a folder with ``NAME.onnx`` and the weights under the name that the graphs know, for parsers that read
-    files.
-    """
+    """Return a folder with ``NAME.onnx`` and the weights as the graphs name them, for parsers that read files."""
     with tempfile.TemporaryDirectory(prefix="vla-rl-graphs-") as name:
         folder = Path(name)
         for graph, content in graphs.items():

@@ -94,11 +94,7 @@ def refresh(policy: DeployedPolicy, checkpoint: Path, keep: bool = True) -> Refr
 
 
 def check_program(program: Program, reference: Program, probes: Mapping[str, Array]) -> Difference:
-    """Compare a program with the one that is known to be right, on the probes.
-
-    Raises:
-        UserError: if they differ by more than the precision explains.
-    """
+    """Compare a program with the one that is known to be right, on the probes; UserError if they differ by too much."""
     found = difference(probe_actions(program, probes), probe_actions(reference, probes))
     ours, theirs = (probe_selections(one, probes, recorded=True) for one in (program, reference))
     gap, limit = selection_gap(ours, theirs, program.units), selection_limit(program.backend.name)

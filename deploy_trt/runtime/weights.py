@@ -50,11 +50,7 @@ def pack(tensors: Mapping[str, Array]) -> bytes:
 
 
 def layout(content: bytes) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    """Name -> (dtype name, shape, offset in the file, bytes) of a safetensors file.
-
-    Raises:
-        CheckpointError: if it is none.
-    """
+    """Return name -> (dtype name, shape, offset, bytes) of a safetensors file; CheckpointError if it is none."""
     try:
         length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + length])
@@ -74,11 +70,7 @@ def layout(content: bytes) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
 
 
 def unpack(content: bytes) -> dict[str, Array]:
-    """Return the content of a safetensors file -> tensors, without a copy.
-
-    Raises:
-        CheckpointError: if it is none, or was cut off.
-    """
+    """Return the tensors of a safetensors file, without a copy; CheckpointError if it is none, or was cut off."""
     tensors = {}
     for name, (dtype, shape, offset, size) in layout(content).items():
         if offset + size > len(content):

@@ -90,11 +90,7 @@ class RosTime(Clock):
             return 0 if self._sim_ns is None else self._sim_ns - self._offset_ns
 
     def sleep_until_ns(self, deadline_ns: int) -> None:
-        """Sleep until a time of the loop, ns.
-
-        Raises:
-            ClockStoppedError: if /clock falls silent.
-        """
+        """Sleep until a time of the loop, ns; ClockStoppedError if /clock falls silent."""
         with self._changed:
             while not (self._interrupted and self._simulated):
                 if self._simulated:

@@ -48,11 +48,7 @@ class OperatorRequests:
             return self.outcome, self.discarded
 
     def label(self, success: bool) -> None:
-        """Set the outcome, which ends a running attempt.
-
-        Raises:
-            UserError: if there is no attempt, as by `discard`.
-        """
+        """Set the outcome, which ends a running attempt; UserError if there is no attempt, as by `discard`."""
         with self._changed:
             self._check_attempt()
             self.outcome = success

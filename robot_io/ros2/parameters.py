@@ -272,11 +272,7 @@ def declare_all(node: Any) -> None:
 
 
 def read_settings(node: Any) -> Settings:
-    """Return the declared parameters' present values.
-
-    Raises:
-        ConfigError: see `Settings`.
-    """
+    """Return the present values of the declared parameters; errors as of `Settings`."""
     names = [value_of(node, name) for name in ("cameras", "outputs")]
     return Settings({parameter.name: value_of(node, parameter.name) for parameter in all_parameters(*names)})
 

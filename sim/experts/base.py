@@ -168,9 +168,7 @@ class Expert(ABC):
         return self.move(arm, np.array([beside[0] + outwards * 0.005, here[1], here[2]]), GRIPPER_OPENING_MAX)
 
     def out_of_the_way(self, stray: NDArray[np.float64], height: float) -> NDArray[np.float64]:
-        """Return where the left arm waits with its object while the right one fetches its own from near the middle,
-        [3].
-        """
+        """Return where the left arm waits with its object while the right one fetches its own from the middle, [3]."""
         return np.array([-0.09, -0.085 if stray[1] > 0 else 0.085, height])
 
     def reached(self, arm: int, name: str, grasp: Grasp) -> float:

@@ -121,11 +121,7 @@ class BrowserPage:
 
 @functools.cache
 def browser_page_at(port: int) -> BrowserPage:
-    """Return the page at a port of this process, served until the process ends.
-
-    Raises:
-        UserError: if the port is taken.
-    """
+    """Return the page at a port of this process, served until the process ends; UserError if the port is taken."""
     from vla_rl.acting.browser_page import serve_browser_page
 
     page, stack = BrowserPage(), contextlib.ExitStack()

@@ -21,11 +21,7 @@ _STREAM = "/stream/"
 
 @contextmanager
 def serve_browser_page(page: BrowserPage, port: int) -> Iterator[str]:
-    """Serve the page on the loopback; yields its address.
-
-    Raises:
-        UserError: if the port is taken.
-    """
+    """Serve the page on the loopback; yields its address. UserError if the port is taken."""
     ended = threading.Event()
     with serve_page(type("Handler", (_Handler,), {"page": page, "ended": ended}), port) as address:
         try:

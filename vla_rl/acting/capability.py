@@ -36,20 +36,12 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
 
 
 def check_chunks(execution: ExecutionConfig, policy: PolicyFolder) -> None:
-    """Refuse settings of the execution that the policy's chunks cannot meet, before anything is started.
-
-    Raises:
-        ConfigError: with the name of the setting, its value and that of the policy.
-    """
+    """Refuse settings of the execution that the policy's chunks cannot meet, as `ExecutionConfig.check_fit`."""
     execution.check_fit(policy.horizon, policy.prefix_ticks)
 
 
 def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCorrector | None:
-    """Return the residual head, for a strategy that takes one.
-
-    Raises:
-        CheckpointError: if it is missing or damaged.
-    """
+    """Return the residual head, for a strategy that takes one; CheckpointError if it is missing or damaged."""
     takes_head = "corrector" in find_strategy(execution.strategy).requires
     return ResidualCorrector.load(policy.path / FOLDER) if takes_head else None
 

@@ -121,9 +121,7 @@ def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[Epis
 
 
 def _of_tasks(shown: list[EpisodeHeader], specs: Mapping[str, PolicySpec]) -> list[EpisodeHeader]:
-    """Return the demonstrations for a run: of one task those that name it, else all. Raises UserError if one does not
-    fit.
-    """
+    """Return the demonstrations for a run: of one task those that name it, else all; UserError if one does not fit."""
     named = [header for header in shown if header.env_id in specs]
     chosen = named if named and len(specs) == 1 else shown
     for header in chosen:

@@ -73,11 +73,7 @@ class ExpertPolicy(Policy):
 
 
 def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy]]:
-    """Return the interface of the expert of that name, and how to load it.
-
-    Raises:
-        UserError: if there is no such environment.
-    """
+    """Return the interface of the expert of that name, and how to load it; UserError for an unknown environment."""
     env, _, query = name.removeprefix(EXPERT).partition("?")
     options = {key: _value(value) for key, value in parse_qsl(query)}
     nan_from_tick = options.pop("nan_from_tick", -1)

@@ -21,11 +21,7 @@ _SAME = 1e-5  # of the state's units: rounding, and no more
 
 
 class Redrawer:
-    """Draws episodes of a run's tasks again; a `vla_rl.report.media.Redraw`.
-
-    Args:
-        task: of the run that recorded them; None: nothing can be drawn again.
-    """
+    """Draws episodes of the task of a run, if it has one, again; a `vla_rl.report.media.Redraw`."""
 
     def __init__(self, task: TaskConfig | None) -> None:
         self._task = task

@@ -57,9 +57,7 @@ def retimed(
 def kept_rows(
     action: Float32Array, speed: float, gripper_dims: Sequence[int], contact_steps: float
 ) -> NDArray[np.int64]:
-    """Return the rows of [T, A] that stay: the first, all near a change of a gripper, and of the others one in
-    ``speed``.
-    """
+    """Return the rows of [T, A] that stay: the first, all near a gripper's change, else one in ``speed``."""
     grippers, rows = action[:, list(gripper_dims)], np.arange(len(action))
     least = _GRIPPER_CHANGE * np.maximum(np.ptp(grippers, axis=0), 1e-9)
     steps = np.diff(grippers, axis=0, prepend=grippers[:1])
@@ -75,9 +73,7 @@ def kept_rows(
 
 
 def _within(kept: NDArray[np.int64], steps: Float32Array, low: Float32Array, high: Float32Array) -> NDArray[np.int64]:
-    """Return the rows that stay, and those of [T, D] steps whose sum up to the next one would lie outside of the
-    bounds.
-    """
+    """Return the rows that stay, with those of [T, D] steps whose sum up to the next one would leave the bounds."""
     merged = np.add.reduceat(steps, kept, axis=0)
     too_far = np.any([merged < low - _ROUNDING, merged > high + _ROUNDING], axis=(0, 2))
     rows = np.arange(len(steps))

@@ -293,11 +293,7 @@ class WatchedAttempts:
     def run(
         self, source: ActionSource, episode_id: str, seed: int, policy_version: int, store: EpisodeStore | None
     ) -> EpisodeSummary:
-        """Run one attempt and save it, also when it breaks off.
-
-        Raises:
-            UserError: see `check_may_go_on`.
-        """
+        """Run one attempt and save it, also when it breaks off; errors as of `check_may_go_on`."""
         self.check_may_go_on()
         keep = None if store is None else functools.partial(self._keep, store)
         summary, _ = self._attempts.run(source, episode_id, seed, policy_version, keep)

@@ -255,11 +255,7 @@ class PolicySession:
 
 
 def make_session(settings: Settings, operator: OperatorRequests) -> PolicySession:
-    """Return the session of the policy that the parameters name.
-
-    Raises:
-        UserError: see `PolicySession`, `find_policy`.
-    """
+    """Return the session of the policy that the parameters name; errors as of `PolicySession` and `find_policy`."""
     if settings["policy"].startswith(EXPERT):
         return PolicySession(settings, operator, *find_expert(settings["policy"]))
     policy = find_policy(os.path.expanduser(settings["policy"]))

@@ -115,11 +115,7 @@ class PolicyServer:
         self._connected = self._busy = self.port = 0
 
     async def run(self, host: str, port: int, stops: Callable[[], bool]) -> None:
-        """Serve until ``stops`` returns True. Answers that are being computed are still sent.
-
-        Raises:
-            UserError: If the address cannot be listened on.
-        """
+        """Serve until ``stops``; begun answers are still sent. UserError if the address cannot be listened on."""
         options: dict[str, Any] = {"compression": None, "server_header": None, "close_timeout": 0.5, "max_queue": 1}
         try:
             server = await listen(
@@ -219,11 +215,7 @@ class Session:
         policy.reset(seed)
 
     def answer(self, frame: str | bytes) -> dict[str, Any]:
-        """Plan for one message.
-
-        Raises:
-            UserError: If the message does not fit, or the policy plans no numbers.
-        """
+        """Plan for one message; UserError if it does not fit, or the policy plans no numbers."""
         if isinstance(frame, str):
             raise WireError("a text frame is no observation; send msgpack")
         message = unpack(frame)

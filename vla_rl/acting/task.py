@@ -79,11 +79,7 @@ def _limit(env: gymnasium.Env[Any, Any], attribute: str) -> int | None:
 
 
 def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None = None) -> EnvRobot:
-    """Return the environment of a task as a robot.
-
-    Raises:
-        UserError: see `make_env` and `EnvRobot`.
-    """
+    """Return the environment of a task as a robot; errors as of `make_env` and `EnvRobot`."""
     name = env_id or task.env
     try:
         with library_output_once():
@@ -131,11 +127,7 @@ class SimulatorSetup:
         return spec_of_robot(self.env_id, self.robot)
 
     def demonstrator(self, operator: str | None = None) -> Demonstrator:
-        """Return the scripted expert of the environment, or a named operator that drives it.
-
-        Raises:
-            UserError: if it has none.
-        """
+        """Return the environment's scripted expert, or a named operator that drives it; UserError if it has none."""
         try:
             expert = sim.make_expert(self.robot.env, 0.0 if operator else _DEMONSTRATION_NOISE)
         except UserError as error:
@@ -148,20 +140,12 @@ class SimulatorSetup:
         return Demonstrator(expert.act, expert.reset)
 
     def supervisor(self, config: TakeoverConfig) -> TakeoverSource:
-        """Return the configured takeover source.
-
-        Raises:
-            UserError: if that one cannot supervise this environment.
-        """
+        """Return the configured takeover source, see `make_supervisor`."""
         return make_supervisor(self.env_id, self.robot.env, config)
 
 
 def make_supervisor(env_id: str, env: gymnasium.Env[Any, Any], config: TakeoverConfig) -> TakeoverSource:
-    """Return the configured supervisor of an environment.
-
-    Raises:
-        UserError: if that one cannot supervise it.
-    """
+    """Return the configured supervisor of an environment; UserError if that one cannot supervise it."""
     make: Callable[[Any, Any], TakeoverSource] = find("takeovers", config.supervisor)
     try:
         return make(env, config.options)
@@ -195,11 +179,7 @@ def _creator(spec: gymnasium.envs.registration.EnvSpec) -> Callable[..., Any]:
 
 
 def env_creator(name: str) -> Callable[..., Any]:
-    """Return the class or function that makes the environments of a task.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
+    """Return the class or function that makes a task's environments; ConfigError for an unknown name."""
     return _creator(find_task(name))
 
 

@@ -115,11 +115,7 @@ def _describe(robot: EnvRobot, task: TaskConfig, report: TaskReport) -> None:
 
 
 def _of_demonstrations(robot: EnvRobot, spec: PolicySpec, source: Path) -> Iterator[Finding]:
-    """What is wrong with the demonstrations that are brought.
-
-    Raises:
-        UserError: They do not fit the task.
-    """
+    """Return what is wrong with the demonstrations of the config; UserError if they do not fit the task."""
     lengths, limit = check_demonstrations(source, {spec.env_id: spec}), episode_limit(robot.env) or 0
     if sentence := one_step_demonstrations(lengths, source):
         rate = lengths.count(1) / len(lengths)

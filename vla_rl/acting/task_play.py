@@ -160,7 +160,7 @@ class Player:
                 yield np.clip(np.where(is_step, goal, way), low, high)
 
     def _play(self, seed: int, steps: int, progress: Progress, actions: Iterator[Float32Array] | None = None) -> Played:
-        """Play an episode, or its beginning. Without actions the robot rests.
+        """Play an episode, or its beginning; without actions the robot rests.
 
         Raises:
             UserError: A state is not finite, or the environment raises.

@@ -105,11 +105,7 @@ def episodes_of(store: EpisodeStore) -> list[tuple[str, str, Changes]]:
 
 
 def open_cache(folder: Path, directory: Path) -> FrameCache:
-    """Open the frame cache of a store and bring it up to date.
-
-    Raises:
-        UserError: if there are no episodes.
-    """
+    """Open the frame cache of a store and bring it up to date; UserError if there are no episodes."""
     cache = FrameCache(EpisodeStore(folder, create=False), directory)
     cache.refresh()
     if not cache.episodes:

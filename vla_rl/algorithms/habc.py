@@ -33,9 +33,7 @@ class HabcLearning(WeightedLearning):
 
 
 class Habc(WeightedCloning):
-    """The learner of HABC: critics as in `HierarchicalLearner`, weights as in `vla_rl.advantage`, credit as in
-    `vla_rl.credit`.
-    """
+    """The learner of HABC, with the critics of `HierarchicalLearner` and the weights of `vla_rl.advantage`."""
 
     name = "habc"
     config_class: ClassVar[type] = HabcLearning
@@ -57,9 +55,7 @@ class Habc(WeightedCloning):
 
     @torch.no_grad()
     def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
-        """Values, advantages, advantage gate and weight before normalization of frames of the present round, float [B]
-        each.
-        """
+        """Return values, advantages, gate and raw weight of frames of the present round, float [B] each."""
         del cache
         config = self.advantage_config
         later, samples = self.samples(frames, config.advantage_horizon)

@@ -163,8 +163,9 @@ class RoundData:
         return actions if self._fill is None else self._fill.actions(actions, frames)
 
     def transition(self, frames: Frames, steps: int) -> tuple[Frames, Tensor, Tensor]:
-        """The frames ``steps`` later: int64 [B], the steps really taken float [B], and bool [B], the episode ended
-        before.
+        """Return the frames ``steps`` later, int64 [B].
+
+        Also the steps really taken, float [B], and bool [B]: the episode ended before.
         """
         later, inside = self.cache.later(frames, steps)
         return later, self.tensor((later - frames).astype(np.float32)), self.tensor(~inside)

@@ -112,11 +112,7 @@ def _is_unverifiable(arguments: argparse.Namespace) -> bool:
 
 
 def _closed_loop(arguments: argparse.Namespace) -> Callable[[Path], tuple[bool, str]]:
-    """Return what compares a deployment with the run, on the backend that is verified.
-
-    Raises:
-        UserError: If the source is no run, or the deployment cannot be run here.
-    """
+    """Return what compares a deployment with the run; UserError if there is none, or the deployment cannot run here."""
     from vla_rl.data.run_folder import RunFolder
     from vla_rl.training.config import RunConfig
     from vla_rl.training.evaluation import compare_with_torch

@@ -143,9 +143,7 @@ def _told(error: BaseException, verb: str) -> tuple[int, str]:
 
 
 def _place_of_others(error: BaseException) -> str:
-    """Return the file and line of a user's task, algorithm or strategy that raised; empty if we did, or a library for
-    us.
-    """
+    """Return the file and line of a user's part that raised; empty if we did, or a library for us."""
     ours, parts = Path(vla_rl.__file__).parents[1], declared_packages()
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = Path(frame.filename)

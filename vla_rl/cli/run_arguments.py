@@ -35,7 +35,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, config: str, out: str) ->
 
 
 def open_run(arguments: argparse.Namespace) -> "tuple[RunFolder, RunConfig, PolicySpec]":
-    """Return the run folder that the arguments name, made or found, its config, and the policy's interface.
+    """Return the run folder of the arguments, made or found, its config, and the policy's interface.
 
     Raises:
         UserError: For arguments that contradict each other, or a bad config.

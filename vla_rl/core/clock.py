@@ -38,9 +38,7 @@ class MonotonicClock:
 
 
 class VirtualClock:
-    """Simulated time: sleeping costs nothing, so an episode runs as fast as the computer can and is the same on every
-    run.
-    """
+    """Simulated time: sleeping costs nothing, so an episode runs as fast as it can, and the same on every run."""
 
     def __init__(self, start_ns: int = 0) -> None:
         self._start_ns = self._now_ns = start_ns

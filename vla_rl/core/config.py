@@ -81,11 +81,7 @@ def override_items(changes: Mapping[str, Any]) -> list[str]:
 
 
 def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
-    """Read ``section.key=value`` items as config changes; the values are YAML.
-
-    Raises:
-        ConfigError: For an item without "=", or a value that is no YAML.
-    """
+    """Read ``section.key=value`` items, values in YAML, as config changes; ConfigError for anything else."""
     changes = {}
     for item in items:
         key, separator, value = item.partition("=")
@@ -157,11 +153,7 @@ def config_to_dict(config: Any) -> dict[str, Any]:
 
 
 def leaf_options(config: Any, prefix: str = "") -> list[str]:
-    """Return the options of a config, ``section.key`` each, with those of the parts that it chose.
-
-    Args:
-        config: a dataclass, or a class of which the one with its defaults is meant.
-    """
+    """Return the options ``section.key`` of a config, or of a class's defaults, with those of the chosen parts."""
     if isinstance(config, type):
         config = config()
     found = []

@@ -23,11 +23,7 @@ def config_names() -> list[str]:
 
 
 def config_file(name: str) -> Path:
-    """Return a config by path, or by name from the ones that come with the package.
-
-    Raises:
-        UserError: if there is neither.
-    """
+    """Return a config by path, or by name from those of the package; UserError if there is neither."""
     if Path(name).suffix in (".yaml", ".yml"):
         return Path(name)
     known = [*config_names(), *OF_FINETUNE]
@@ -37,11 +33,7 @@ def config_file(name: str) -> Path:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file; empty for an empty file.
-
-    Raises:
-        ConfigError: if it cannot be read, or holds no mapping.
-    """
+    """Return the mapping in a YAML file, empty for an empty file; ConfigError if it cannot be read or is none."""
     try:
         raw = parse_yaml(read_bytes(file, LARGEST_TEXT))
     except OSError as error:

@@ -14,9 +14,7 @@ Stamp = tuple[tuple[str, FileStamp], ...]
 
 
 def write_atomic(file: Path, content: bytes) -> None:
-    """Replace a file's content so that a reader, or a crash at any moment, sees the old content or the new, never a
-    part.
-    """
+    """Replace a file's content so that a reader, or a crash, sees the old content or the new, never a part."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:
@@ -66,10 +64,6 @@ def stamp_of(folder: Path) -> Stamp:
 
 
 def stamp_of_file(file: Path) -> FileStamp:
-    """Return inode, time of the last change and size. Unlike the modification time, nothing can set that time back.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-    """
+    """Return inode, time of the last change and size. Unlike the modification time, nothing can set that time back."""
     stat = file.stat()
     return stat.st_ino, stat.st_ctime_ns, stat.st_size

@@ -29,11 +29,7 @@ CHOOSES = "chooses"
 
 
 def critic_of(policy: Path) -> Path | None:
-    """Return where the critic in a policy's folder lies; None: it has none.
-
-    Raises:
-        CheckpointError: if it has had one: without it the policy acts as it did before it practiced.
-    """
+    """Return where the critic in a policy's folder lies, or None; CheckpointError if it has had one."""
     folder = policy / CRITIC_FOLDER
     if folder.is_dir():
         return folder

@@ -105,8 +105,9 @@ class VectorStatistics:
         return (high - low) <= RELATIVE_CONSTANT_RANGE * np.maximum(1.0, np.abs(mean))
 
     def check(self) -> None:
-        """Raise ValueError for numbers that cannot be those of a column. The deviation is 0 only for constants, and at
-        most half of the range.
+        """Raise ValueError for numbers that cannot be those of a column.
+
+        The deviation is 0 only for constants, and at most half of the range.
         """
         columns = asdict(self)
         for name, least in (("floor", 0.0), ("limit", 1.0)):
@@ -211,11 +212,7 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> Self:
-        """Return the inverse of `to_dict`.
-
-        Raises:
-            CheckpointError: if a field is missing, is no number, or the lengths differ.
-        """
+        """Return the inverse of `to_dict`; CheckpointError if a field is missing or no number, or lengths differ."""
         try:
             state, action = (
                 VectorStatistics(**{name: tuple(float(value) for value in row) for name, row in raw[part].items()})

@@ -126,11 +126,7 @@ class PolicySpec:
         return padded_with_mean(actions.astype(np.float32, copy=False), mean)
 
     def check(self, observation: Observation) -> None:
-        """Refuse an observation that the policy was not made for.
-
-        Raises:
-            UserError: for a missing camera, or an image or a state of another size.
-        """
+        """Refuse an observation with a missing camera, or an image or a state of another size, by a UserError."""
         expected = [*self.image_size, 3]
         for camera in self.cameras:
             if camera not in observation.images:
@@ -205,9 +201,7 @@ def spec_difference(found: PolicySpec, expected: PolicySpec, but: Collection[str
 
 
 def names_difference(found: PolicySpec, expected: PolicySpec) -> Difference | None:
-    """Return the first vector whose names, order or units differ in two interfaces. Arguments as of
-    `spec_difference`.
-    """
+    """Return the first vector whose names, order or units differ; arguments as of `spec_difference`."""
     for size in expected.action_sizes:
         pairs = zip(("state", "action"), found.dimensions_of(size), expected.dimensions_of(size), strict=True)
         for what, one, other in pairs:
@@ -239,9 +233,7 @@ def _check_same_order(first: PolicySpec, spec: PolicySpec, known: dict[int, Pair
 
 
 def padded_with_mean(vectors: Float32Array, mean: Float32Array) -> Float32Array:
-    """float32 [..., d] -> [..., D]: the dimensions that a smaller robot lacks get their mean, float32 [D], which is 0
-    once normalized.
-    """
+    """float32 [..., d] -> [..., D]: dimensions that a smaller robot lacks get their mean [D], which normalizes to 0."""
     if vectors.shape[-1] == len(mean):
         return vectors
     behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))

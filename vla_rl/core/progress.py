@@ -72,11 +72,7 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def announced(work: str) -> Iterator[None]:
-    """Log one line if the work takes longer than a second. For work of unknown size, such as an import.
-
-    Args:
-        work: Description of the work, such as "loading lerobot".
-    """
+    """Log one line if the work takes longer than a second, such as "loading lerobot"; for work of unknown size."""
     notice = threading.Timer(_NOTICE_DELAY_S, logger.info, (work,))
     notice.daemon = True
     notice.start()

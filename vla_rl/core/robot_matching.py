@@ -22,11 +22,7 @@ _REMEDY = (
 
 
 def declared(robot: Any) -> Pair:
-    """Return what a robot declares of its state and its action, see `vla_rl.core.protocols.Robot`.
-
-    Raises:
-        UserError: If an attribute is no `Dimensions`.
-    """
+    """Return what a robot declares of state and action; UserError for anything but `Dimensions`."""
     found = getattr(robot, "state_dimensions", UNDECLARED), getattr(robot, "action_dimensions", UNDECLARED)
     for dimensions in found:
         if not isinstance(dimensions, Dimensions):
@@ -104,11 +100,7 @@ def both_lists(policy: PolicySpec, robot: Pair) -> str:
 
 
 def renamed(policy: PolicySpec, names: Mapping[str, str]) -> PolicySpec:
-    """Return the interface with other names of its dimensions: the policy's name -> the robot's.
-
-    Raises:
-        ConfigError: For a name that the policy does not have.
-    """
+    """Return the interface with the robot's names for the policy's; ConfigError for a name that the policy lacks."""
     known = {name for pair in policy.dimensions for dimensions in pair for name in dimensions.names}
     for name in names:
         if name not in known:

@@ -72,11 +72,7 @@ class StateBackbone(nn.Module):
 
 
 def make_backbone(name: str, model: BasePolicy) -> Backbone:
-    """Return a backbone by name.
-
-    Raises:
-        ConfigError: for an unknown name.
-    """
+    """Return a backbone by name; ConfigError for an unknown one."""
     if name == "own":
         return OwnBackbone(model)
     if name == "policy":

@@ -209,11 +209,7 @@ class Index:
 
 
 def episode_rows(episode: Episode, layout: Layout) -> dict[str, NDArray[Any]]:
-    """Return the columns that the cache keeps of an episode.
-
-    Raises:
-        UserError: if it was simulated without a picture at every step.
-    """
+    """Return the columns that the cache keeps of an episode; UserError if it has no picture at every step."""
     episode = episode.matched(layout.dimensions_of(episode.state.shape[1]), "the other episodes")
     if not episode.extras.get(PICTURED, np.ones(1)).all():
         raise UserError(

@@ -27,11 +27,7 @@ class DatasetEdits(Editable):
         self.edits = EditFolder(self.lock_folder, "{:0>6}".format)
 
     def every(self) -> dict[int, Changes]:
-        """Return what edits amount to, by the number of the episode.
-
-        Raises:
-            StoreError: If an edit is damaged, or is not of this dataset.
-        """
+        """Return what edits amount to, by number of the episode; StoreError if one is damaged or of another dataset."""
         count = len(self._files.episodes)
         for name in self.edits.names():
             if not _NAME.fullmatch(name) or int(name) >= count:

@@ -55,11 +55,7 @@ class Finding:
 
 
 def diagnose(store: Path) -> list[Finding]:
-    """Check every file of the store in a folder: read all of it and recompute every digest. Changes nothing.
-
-    Raises:
-        StoreError: If there is no store.
-    """
+    """Check every file of a store: read it and recompute the digests. Changes nothing; StoreError without a store."""
     folder = Path(store)
     episodes, edits = folder / "episodes", [place for place in [folder / "edits"] if place.is_dir()]
     if not episodes.is_dir() or (episodes / "episodes").is_dir():  # nothing at all, or a run folder around a store

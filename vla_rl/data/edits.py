@@ -230,11 +230,7 @@ class Editable(abc.ABC):
         """Return what was recorded. Raises UserError if there is no such episode."""
 
     def edit_log(self, name: str) -> EditLog:
-        """Return all edits of an episode, with when and by whom; none for an episode that is edited nowhere.
-
-        Raises:
-            StoreError: If the episode or its edit is damaged.
-        """
+        """Return all edits of an episode, with when and by whom; StoreError if the episode or its edit is damaged."""
         log = self.edits.read(name)
         if log is None:
             return EditLog("")

@@ -127,11 +127,7 @@ def survey_lerobot(dataset_dir: Path, mapping: LeRobotMapping | None = None) -> 
 
 
 class _Reader:
-    """Reads the episodes of a dataset under a mapping.
-
-    Attributes:
-        chosen: Numbers of the episodes that are taken in.
-    """
+    """Reads the episodes of a dataset under a mapping, those with the numbers ``chosen``."""
 
     def __init__(self, folder: Path, mapping: LeRobotMapping) -> None:
         self._files = files = LeRobotFiles(Path(folder))

@@ -118,11 +118,7 @@ class RunFolder:
         return run, larger
 
     def extend(self, config: Any) -> None:
-        """Go on with a larger budget from now on.
-
-        Raises:
-            UserError: if another process works on the run.
-        """
+        """Go on with a larger budget from now on; UserError if another process works on the run."""
         with self:
             save_config(config, self.config_file)
             self.write_summary({**self.read_summary(), "finished": False})
@@ -148,9 +144,7 @@ class RunFolder:
         unfinished.rename(self.policy(version))
 
     def put_aside(self, version: int, step: int) -> Path:
-        """Rename a policy that is going to be trained further, so that its version can be made anew; return where it
-        is.
-        """
+        """Rename a policy that is to be trained further, so that its version can be made anew; return where it is."""
         aside = self.policies / f"after_step_{step:08d}"
         self.policy(version).rename(aside)
         return aside

@@ -43,11 +43,7 @@ def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> li
 
 
 def survey(source: Path, mapping: DataMapping) -> Survey:
-    """Check a source as far as that goes without taking it in, and return what it holds.
-
-    Raises:
-        UserError: if the source is none of those of `import_source`, or is wrong.
-    """
+    """Check a source of `import_source` as far as possible without taking it in, and return what it holds."""
     found = find_store(source)
     if found is not None:
         return Survey(tuple(found.read_header(name) for name in found.ids()))
@@ -140,11 +136,7 @@ def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
 
 
 def read_observations(store: Path, count: int) -> Sequence[Observation]:
-    """Read observations from all over an episode store, evenly.
-
-    Raises:
-        UserError: If the store has no episodes.
-    """
+    """Read observations from all over an episode store, evenly; UserError if it has no episodes."""
     episodes = EpisodeStore(store, create=False)
     ids = episodes.ids()
     if not ids:

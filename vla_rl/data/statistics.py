@@ -70,9 +70,7 @@ def data_statistics(cache: FrameCache, discrete_dims: Sequence[int]) -> Statisti
 
 
 def scale_notes(cache: FrameCache, statistics: Statistics) -> list[str]:
-    """Return sentences on dimensions whose scale is a floor, and on those that go beyond the limit of a network's
-    inputs in the cache.
-    """
+    """Return sentences on dimensions whose scale is a floor, and on those beyond the limit of a network's inputs."""
     found = []
     columns = zip(("state", "action"), (cache.state, cache.action), _lacking(cache), _dimensions(cache), strict=True)
     for what, column, lacks, declared in columns:

@@ -160,11 +160,7 @@ class ProcessPlanner(Planner):
 
     @override
     def reset(self, seed: int) -> None:
-        """Begin an attempt (`Planner.reset`).
-
-        Raises:
-            UserError: if the inference process has died.
-        """
+        """Begin an attempt (`Planner.reset`); UserError if the inference process has died."""
         if not self._process.is_alive():
             raise UserError(
                 f"the inference process died (exit code {self._process.exitcode}); "

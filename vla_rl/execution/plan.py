@@ -117,11 +117,7 @@ class Planner(Protocol):
         ...
 
     def wait(self) -> int:
-        """Stop the simulated world until the last request is answered; returns for how long, in ns.
-
-        Raises:
-            UserError: if the world cannot be stopped.
-        """
+        """Stop the simulated world until the last request is answered, and return for how long, in ns."""
         ...
 
 
@@ -152,11 +148,7 @@ class InlinePlanner(Planner):
 
 
 def check_shape(chunk: ActionChunk, action_size: int) -> None:
-    """Refuse a chunk of another robot.
-
-    Raises:
-        UserError: for another shape than [H >= 1, A].
-    """
+    """Refuse a chunk of another shape than [H >= 1, A] by a UserError."""
     shape = chunk.actions.shape
     if len(shape) != 2 or shape[0] == 0 or shape[1] != action_size:
         raise UserError(

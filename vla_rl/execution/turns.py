@@ -13,11 +13,7 @@ Answer = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 class Turns:
-    """Runs attempts that ask.
-
-    Args:
-        answer: given what several attempts ask, returns the answers in the same order.
-    """
+    """Runs attempts that ask. ``answer`` is given what several of them ask, and answers in the same order."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer

@@ -247,11 +247,7 @@ def draw_from_flat(model: BasePolicy, features: Tensor, noise: Tensor) -> Tensor
 
 
 def example_row(model: BasePolicy) -> Tensor:
-    """Return the flat features of an observation of nothing, [F], for their size.
-
-    Raises:
-        UserError: if the policy gives none.
-    """
+    """Return the flat features of an observation of nothing, [F], for their size; UserError if there are none."""
     return flat_features(*_blank(model))[0]
 
 

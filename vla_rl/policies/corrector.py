@@ -107,11 +107,7 @@ class ResidualCorrector:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read a corrector.
-
-        Raises:
-            CheckpointError: if it is missing, damaged or of another version.
-        """
+        """Read a corrector; CheckpointError if it is missing, damaged or of another version."""
         if not (folder / "config.json").exists():
             raise CheckpointError(f"{folder} holds no corrector; train it: vla-rl corrector")
         about, content = read_weights(folder, FORMAT, FORMAT_VERSION)

@@ -90,11 +90,7 @@ def train_corrector(
 
 
 def need_keypoints(model: TrainablePolicy) -> FlowVLA:
-    """Return the policy, if a corrector can see through it.
-
-    Raises:
-        UserError: for a policy whose image encoder has no keypoints.
-    """
+    """Return the policy, if its image encoder has keypoints; UserError otherwise."""
     model = need_flow_vla(model, "a residual head, which sees through the keypoints of its policy,")
     vision = model.config.vision
     if model.config.backbone.folder or not vision.keypoints or vision.groups:

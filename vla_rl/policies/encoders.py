@@ -140,9 +140,7 @@ class VisionEncoder(nn.Module):
 
 
 class TextEncoder(nn.Module):
-    """Word ids [B, L] -> one token [B, 1, width]. Words meet their position in a nonlinear layer, so the order of
-    words counts.
-    """
+    """Word ids [B, L] -> one token [B, 1, width]. A nonlinear layer sees words with their position: order counts."""
 
     def __init__(self, max_words: int, width: int, vocabulary: int = VOCABULARY) -> None:
         super().__init__()

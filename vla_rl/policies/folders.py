@@ -15,11 +15,7 @@ from vla_rl.policies.trainable import TrainablePolicy
 
 
 def policy_class(kind: str) -> type[TrainablePolicy]:
-    """Return the class of a kind of policy.
-
-    Raises:
-        ConfigError: for an unknown kind, or one that is no `TrainablePolicy`.
-    """
+    """Return the class of a kind of policy; ConfigError for an unknown kind, or one that is no `TrainablePolicy`."""
     found = find("policies", kind)
     if not (isinstance(found, type) and issubclass(found, TrainablePolicy)):
         raise ConfigError(f"policy.kind={kind}: {found!r} is no subclass of vla_rl.policies.trainable.TrainablePolicy")

@@ -57,9 +57,7 @@ def sample_guided(
     beta: float = 5.0,
     exact_gradient: bool = True,
 ) -> Tensor:
-    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], in the policy's normalized
-    units.
-    """
+    """Integrate the guided flow with Euler steps, noise [B, H, A] -> actions [B, H, A], normalized units."""
     actions = noise
     for step in range(steps):
         pulled = guided_velocity(velocity, actions, step / steps, target, weights, beta, exact_gradient)
@@ -68,7 +66,5 @@ def sample_guided(
 
 
 def from_noise_time(velocity: Velocity) -> Velocity:
-    """Turn a velocity field whose time runs from 1 (noise) to 0 (data), as in lerobot's flow policies, into one of
-    this module.
-    """
+    """Turn a velocity field in time from 1 (noise) to 0 (data), as lerobot's, into one of this module."""
     return lambda actions, tau: -velocity(actions, 1.0 - tau)

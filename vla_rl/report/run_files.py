@@ -230,11 +230,7 @@ class Run:
 
 
 def read_run(run_dir: Path) -> Run:
-    """Read a run folder.
-
-    Raises:
-        UserError: If the folder holds nothing of a run.
-    """
+    """Read a run folder; UserError if it holds nothing of a run."""
     if not any((run_dir / name).exists() for name in ("config.yaml", "summary.json", "metrics.jsonl")):
         raise UserError(
             f"{run_dir} holds no run (no config.yaml, summary.json or metrics.jsonl); give the folder that --out named"

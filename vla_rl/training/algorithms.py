@@ -15,11 +15,7 @@ from vla_rl.policies.trainable import TrainablePolicy
 
 
 def find_algorithm(name: str) -> type[Algorithm]:
-    """Return the class of an algorithm.
-
-    Raises:
-        ConfigError: for an unknown name, or a class that does not say what it is called.
-    """
+    """Return the class of an algorithm; ConfigError for an unknown one, or a class that does not say its name."""
     found: type[Algorithm] = find("algorithms", name)
     if not getattr(found, "name", ""):
         raise ConfigError(
@@ -29,22 +25,14 @@ def find_algorithm(name: str) -> type[Algorithm]:
 
 
 def require_of_policy(name: str, learning: Any, provides: frozenset[str]) -> None:
-    """Refuse a policy that does not provide what the algorithm requires of it, wherever its data come from.
-
-    Raises:
-        ConfigError: In that case.
-    """
+    """Refuse a policy without what the algorithm requires of it, wherever its data come from, by a ConfigError."""
     check_base(name, provides)
     requires = find_algorithm(name).required(learning) - OF_RUNS
     require(f"algorithm={name}", requires, provides | OF_RUNS, alternatives("algorithms", "algorithm"))
 
 
 def check_base(name: str, provides: frozenset[str]) -> None:
-    """Refuse an algorithm that would train the proxy of a frozen base policy in the place of the policy.
-
-    Raises:
-        ConfigError: In that case.
-    """
+    """Refuse an algorithm that would train the proxy of a frozen base policy as the policy, by a ConfigError."""
     if "base" in provides and not find_algorithm(name).keeps_base:
         raise ConfigError(
             f"algorithm={name} trains the policy itself, and policy.kind=proxy keeps its base policy frozen. Use "
@@ -69,11 +57,7 @@ def make_algorithm(name: str, config: Learning, model: TrainablePolicy, cache: F
 
 
 def save_learned(algorithm: Algorithm, folder: Path, version: int) -> None:
-    """Write the policy that should act from now on, with what chooses for it.
-
-    Raises:
-        UserError: if the algorithm has learned nothing that may act.
-    """
+    """Write the policy that should act, with what chooses for it; UserError if the algorithm has learned none."""
     policy = algorithm.policy()
     assert isinstance(policy, TrainablePolicy)
     save_policy(folder, policy, algorithm.selector(), {"policy_version": version, "algorithm": algorithm.name})

@@ -83,11 +83,7 @@ class PracticeAlone(MetricSink):
                 self._note()
 
     def finish(self) -> bool:
-        """Wait for its end and note its success. Returns whether there is something that the report does not show yet.
-
-        Raises:
-            UserError: if it failed.
-        """
+        """Wait for its end, note its success, and return whether the report lacks something; UserError if it failed."""
         self.start()
         waited = self._process is not None and self._process.is_alive()
         if self._process is not None:

@@ -71,11 +71,7 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
 
 
 def load_checkpoint(checkpoint: Path) -> tuple[int, dict[str, Any]]:
-    """Read one checkpoint: (gradient steps done, state).
-
-    Raises:
-        CheckpointError: if it is missing, damaged, or written by another schema version.
-    """
+    """Read a checkpoint: (gradient steps done, state); CheckpointError if it is missing, damaged or foreign."""
     with reading(checkpoint, "remove it to resume from the one before"):
         content = read_json(checkpoint / "state.json", finite=False)
         schema, step, structure = content["schema"], content["step"], content["state"]

@@ -294,11 +294,7 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") 
 
 
 def check_fit(policy: PolicySpec, data: PolicySpec, path: Path) -> None:
-    """Refuse to train a policy on data of another shape; the name of the environment may differ.
-
-    Raises:
-        UserError: with what differs.
-    """
+    """Refuse to train a policy on data of another shape, by a UserError; the environment's name may differ."""
     for name in ("cameras", "image_size", "control_hz"):
         ours, theirs = getattr(policy, name), getattr(data, name)
         if name == "cameras":

@@ -151,11 +151,7 @@ class LearningRun:
 
 
 def _numbers(logs: Any) -> dict[str, float]:
-    """Check what an update returned: a user's algorithm may return nothing, or tensors.
-
-    Raises:
-        UserError: in that case.
-    """
+    """Check what an update returned: a user's algorithm may return nothing, or tensors, and UserError says so."""
     if not isinstance(logs, Mapping):
         raise UserError(
             f"update() of the algorithm returned a {type(logs).__name__}; expected what to log, such as what "

@@ -53,11 +53,7 @@ class OfflineRun(LearningRun):
         return self.folder.read_summary()
 
     def _put_aside_if_extended(self, stage: Stage) -> None:
-        """Make room for the policy of more gradient steps than the one that is there was given.
-
-        Raises:
-            UserError: if there is no checkpoint to go on from.
-        """
+        """Make room for the policy of more gradient steps; UserError if there is no checkpoint to go on from."""
         reached = self._progress[0] if self._progress else 0
         made = self.folder.read_summary().get("gradient_steps", reached or stage.end_step)
         if made >= stage.end_step:

@@ -167,11 +167,7 @@ class RayRolloutPool:
             self._idle.append(actor)
 
     def _replace(self, lost: Any, error: Exception, losses: int) -> None:
-        """Let another actor join.
-
-        Raises:
-            UserError: if too many were lost in a row at one thing, or after `end`.
-        """
+        """Let another actor join; UserError if too many were lost in a row at one thing, or after `end`."""
         if self._ended:
             raise UserError("the rollout workers of the cluster have been ended; use --resume") from error
         if losses > _LOSSES:

@@ -138,11 +138,7 @@ class RolloutPool:
 
 
 class BackgroundRollouts:
-    """Runs jobs while the learner learns: one batch after the other in a thread of its own.
-
-    Args:
-        pool: runs the jobs; it must not be used otherwise meanwhile.
-    """
+    """Runs jobs while the learner learns: one batch after the other in a thread, which has the pool for itself."""
 
     def __init__(self, pool: Rollouts) -> None:
         self._pool = pool

@@ -123,11 +123,7 @@ def check_rate(policy: PolicySpec, control_hz: float, any_rate: bool) -> None:
 
 
 def set_up_robot(name: str, request: RobotRequest) -> RobotSetup:
-    """Set up the robot of that name.
-
-    Raises:
-        UserError: for an unknown name, or whatever the robot objects to.
-    """
+    """Set up the robot of that name; UserError for an unknown one, and whatever the robot refuses."""
     set_up: Callable[[RobotRequest], RobotSetup] = find("robots", name)
     setup = set_up(request)
     if setup.origin is Origin.REAL:

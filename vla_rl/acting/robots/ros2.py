@@ -96,11 +96,7 @@ def _end_ros(spinning: threading.Thread) -> None:
 
 
 def settings_from(options: Mapping[str, Any]) -> Settings:
-    """Return the node's settings from nested options.
-
-    Raises:
-        ConfigError: for an unknown option, or one that does not fit.
-    """
+    """Return the node's settings from nested options; ConfigError for one that is unknown or does not fit."""
     given = flatten(options)
     cameras, outputs = given.get("cameras", []), given.get("outputs", ["arm"])
     values = {parameter.name: parameter.default for parameter in all_parameters(cameras, outputs)}

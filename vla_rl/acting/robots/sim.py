@@ -11,9 +11,7 @@ from vla_rl.core.types import Origin
 
 
 def set_up(request: RobotRequest) -> RobotSetup:
-    """Return the environment that the policy was trained on; ``robot.env=...``, ``robot.difficulty=...`` choose
-    another.
-    """
+    """Return the environment of the policy's training; ``robot.env=...``, ``robot.difficulty=...`` choose another."""
     spec = request.policy
     if spec is None:
         raise UserError("a simulated task is recorded by its name: vla-rl record TASK")

@@ -46,9 +46,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
 
 
 class ExpertLayer(nn.Module):
-    """Attention over the prefix and the action tokens at once (as in pi0), then feed-forward; both pre-normalized and
-    modulated.
-    """
+    """Attention over prefix and action tokens at once (as in pi0), then feed-forward; both modulated."""
 
     def __init__(self, config: ExpertConfig) -> None:
         super().__init__()
@@ -156,9 +154,7 @@ class ActionExpert(nn.Module):
         return self.denoise(noisy, self.modulate(time), time < 1, keys, values, modulation, mask, hidden)
 
     def modulate(self, time: Tensor) -> Tensor:
-        """What the layers need of the flow times, [B, H] -> [MODULATIONS, B, T, width]. Does not depend on the
-        observation.
-        """
+        """Return what the layers need of the flow times alone, [B, H] -> [MODULATIONS, B, T, width]."""
         features = time_features(time).unflatten(1, (self.tokens, self.group)).flatten(2)
         of_time = self.time_modulation(F.silu(self.time_in(features)))
         return of_time.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)

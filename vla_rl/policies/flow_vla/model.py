@@ -224,9 +224,7 @@ class FlowVLA(TrainablePolicy):
         return per_sample, logs
 
     def guided_velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, unconditional: Prefix | None) -> Tensor:
-        """Velocity with classifier-free guidance: v_none + scale (v - v_none); plain velocity without
-        ``unconditional``.
-        """
+        """Velocity with classifier-free guidance, v_none + scale (v - v_none); plain without ``unconditional``."""
         velocity = self.velocity(noisy, time, prefix)
         if unconditional is None:
             return velocity
@@ -340,9 +338,7 @@ class FlowVLA(TrainablePolicy):
         return actions
 
     def to_raw_actions(self, actions: Tensor) -> Tensor:
-        """Sampled actions [B, H, A] from normalized to raw units; discrete dimensions to the nearer of their two
-        levels.
-        """
+        """Sampled actions [B, H, A] from normalized to raw units; discrete dimensions to the nearer of two levels."""
         raw = self.action_normalizer.denormalize(actions)
         return torch.where(self.discrete, torch.where(actions > 0, self.upper_level, self.lower_level), raw)
 
@@ -376,11 +372,7 @@ class FlowVLA(TrainablePolicy):
 
 
 def need_flow_vla(model: TrainablePolicy, purpose: str) -> FlowVLA:
-    """The model, for what only the built-in policy can do.
-
-    Raises:
-        UserError: for a policy of another kind, with what needs it.
-    """
+    """Return the model, for ``what`` only the built-in policy can do; UserError for a policy of another kind."""
     if not isinstance(model, FlowVLA):
         raise UserError(f"{purpose} needs a policy of kind 'flow_vla', this one is of kind {model.config.kind!r}")
     return model

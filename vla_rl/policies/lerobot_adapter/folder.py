@@ -76,11 +76,7 @@ def write_folder(folder: Path, parts: list[Any], ours: Mapping[str, Any]) -> Non
 
 
 def read_ours(folder: Path) -> Description | None:
-    """What our file says; None for a folder that lerobot wrote alone.
-
-    Raises:
-        CheckpointError: if the file is damaged.
-    """
+    """Return what our file says, None for a folder of lerobot's alone; CheckpointError if it is damaged."""
     file = folder / OURS
     try:
         raw = read_json(file)

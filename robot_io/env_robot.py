@@ -235,8 +235,9 @@ class EnvRobot:
             raise UserError(f"{call}() of {self.env} raised {raised(error)}, in {at}.{remedy}") from error
 
     def _measured_targets(self) -> list[int]:
-        """Return the numbers of the state that measure the A targets: by name, else the first A. None if names or units
-        contradict.
+        """Return the numbers of the state that measure the A targets: by name, else the first A.
+
+        None if names or units contradict.
         """
         state, action = self.state_dimensions, self.action_dimensions
         if not (state and action):

@@ -117,9 +117,7 @@ class MotionLimits:
         return targets
 
     def _smooth(self, targets: Float32Array, guarded: int) -> Float32Array:
-        """float32 [count, A], within the velocity, acceleration and jerk limits, none for which a reason among
-        ``guarded`` objects.
-        """
+        """Return float32 [count, A] within the limits, to which no ``guarded`` reason objects."""
         assert self._limiter is not None
         commands = targets.copy()
         for command in commands:

@@ -230,9 +230,7 @@ class Operator:
                 wanted[part] = held[part]
 
     def _is_shut(self, command: float, gripper: int) -> bool:
-        """Return whether a gripper's command shuts it: an opening, which is never negative, near 0, or a positive
-        effort.
-        """
+        """Return whether a command shuts a gripper: an opening (never negative) near 0, or a positive effort."""
         low, high = self._space.low[gripper], self._space.high[gripper]
         above = command > (low + high) / 2
         return bool(above != (low >= 0))

@@ -238,9 +238,7 @@ class RaycastRenderer:
         return pixels, nearest[pixels]
 
     def _boxes(self, data: mujoco.MjData, rays: Rays, layer: _Layer) -> tuple[list[list[int]], bool]:
-        """Return top, left, bottom and right of each geom's bounding box in pixels, and whether all lie between near
-        and far plane.
-        """
+        """Return top, left, bottom and right of each geom's box in pixels, and whether all lie between the planes."""
         turn = data.geom_xmat[layer.geoms].reshape(-1, 3, 3).transpose(1, 0, 2).reshape(3, -1)
         turn = (rays.axes.T @ turn).reshape(3, -1, 3)  # [3, D, 3], geom to camera
         offset = rays.axes.T @ (data.geom_xpos[layer.geoms] - rays.origin).T + (turn * layer.middles).sum(axis=2)

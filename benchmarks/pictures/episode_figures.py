@@ -1,6 +1,8 @@
 """Pictures along the frames of real episodes: who acted, what each loss may see, what the critics say, the weights."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.credit import RULES, ActorKind, CreditConfig, SegmentKind, StepCredit, assign
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.report.media import film_strip
-from vla_rl.report.run_episodes import Trace, segments
+from vla_rl.report.run_episodes import Trace, read_trace, segments
 
 _FRAMES = 8
 _COLUMN_TITLES = {
@@ -53,6 +55,19 @@ _SEGMENT_LEGEND = (
     ("imitated with weight 0", _FAILED),
     ("not seen by this loss", NOTHING),
 )
+
+
+def newest_traces(run_dir: Path, store: EpisodeStore | None) -> dict[str, Trace]:
+    """Read the newest trace of every kind: an autonomous success, a failure, a takeover, a demonstration.
+
+    Damaged traces and episodes are left out.
+    """
+    found: dict[str, Trace] = {}
+    for file in sorted((run_dir / "traces").glob("*.npz"), reverse=True):
+        with contextlib.suppress(StoreError):
+            if store is not None and (trace := read_trace(file.parent, store.read(file.stem), [])) is not None:
+                found.setdefault(trace.kind, trace)
+    return {kind: found[kind] for kind in _COLUMN_TITLES if kind in found}
 
 
 def draw_strip(figure: Any, place: tuple[float, float, float, float], episode: Episode, frames: int = _FRAMES) -> None:

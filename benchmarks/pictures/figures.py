@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.pictures.episode_figures import draw_segments, draw_values, draw_weights
+from benchmarks.pictures.episode_figures import draw_segments, draw_values, draw_weights, newest_traces
 from benchmarks.pictures.plotting import (
     BAD,
     GOOD,
@@ -27,7 +27,7 @@ from benchmarks.pictures.plotting import (
 from vla_rl.advantage import SATURATED_TANH, AdvantageConfig, advantage_gate
 from vla_rl.core.types import Origin, Source
 from vla_rl.credit import RULES, CreditConfig, assign_batch
-from vla_rl.report.run_episodes import open_store, read_traces
+from vla_rl.report.run_episodes import open_store
 from vla_rl.report.run_files import Forecasts, read_run
 
 _VIABILITIES = (0.1, 0.5, 0.9)
@@ -50,9 +50,9 @@ def save_figures(run_dir: Path, out_dir: Path) -> list[Path]:
     Raises:
         UserError: if the folder holds no run, or a file cannot be written.
     """
-    run, problems = read_run(run_dir), list[str]()
-    store = open_store(run_dir / "episodes", problems)
-    traces = {trace.kind: trace for trace in (read_traces(run_dir / "traces", store, problems) if store else [])}
+    run = read_run(run_dir)
+    store = open_store(run_dir / "episodes", [])
+    traces = newest_traces(run_dir, store)
     traced = {
         name: [trace for trace in traces.values() if columns <= trace.columns.keys()]
         for name, columns in _NEEDED.items()

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.pictures.episode_figures import draw_strip, strip_height
+from benchmarks.pictures.episode_figures import draw_strip, newest_traces, strip_height
 from benchmarks.pictures.plotting import INK, POLICY, SHADES, WEIGHT, axis_labels, new_figure, plain, save_png
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
-from vla_rl.report.run_episodes import Trace, open_store, read_traces, segments
+from vla_rl.report.run_episodes import Trace, open_store, segments
 from vla_rl.report.run_files import Run, headline, read_run
 from vla_rl.report.wording import percent
 
@@ -24,9 +24,9 @@ def save_picture(run_dir: Path, out_png: Path) -> Path:
     Raises:
         UserError: if the run has neither an evaluation nor a trace yet, or the file cannot be written.
     """
-    run, problems = read_run(run_dir), list[str]()
-    store = open_store(run_dir / "episodes", problems)
-    found = {trace.kind: trace for trace in (read_traces(run_dir / "traces", store, problems) if store else [])}
+    run = read_run(run_dir)
+    store = open_store(run_dir / "episodes", [])
+    found = newest_traces(run_dir, store)
     trace = found.get("takeover") or found.get("success") or found.get("failure") or found.get("demonstration")
     if not run.evaluations and trace is None:
         raise UserError(f"{run_dir} has neither an evaluation nor a trace to draw yet; let the run get further")

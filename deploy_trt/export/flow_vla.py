@@ -58,9 +58,7 @@ class TimeGraph(nn.Module):
 
 
 class StepGraph(nn.Module):
-    """One Euler step of B chunks for one observation. ``step_size`` float32 [1, H] is 0 for committed actions, which
-    stay unchanged.
-    """
+    """One Euler step of B chunks. ``step_size`` float32 [1, H] is 0 for committed actions, which stay unchanged."""
 
     def __init__(self, policy: FlowVLA, tokens: int) -> None:
         super().__init__()

@@ -103,9 +103,7 @@ class Program:
         return rows if selection is None else selection.num_samples * (rows + 1)
 
     def starts(self, noise: Float32Array) -> Float32Array:
-        """Starting points [B, rows, W] of the chunks, of noise [`noise_rows`, W]: zero for the usual one, then those of
-        the candidates.
-        """
+        """Return starting points [B, rows, W]: zero for the usual chunk, then noise [`noise_rows`, W]."""
         selection = self.manifest.selection
         if selection is None:
             return noise[None]

@@ -38,9 +38,7 @@ class ActionUnits(Normalization):
         self._discrete = manifest.discrete
 
     def chunk(self, normalized: Float32Array) -> Float32Array:
-        """What a sampler gives, [..., rows, W] -> float32 [..., H, A], raw units; discrete dimensions to the nearer of
-        their two levels.
-        """
+        """Sampled [..., rows, W] -> float32 [..., H, A], raw units; discrete dimensions to the nearer of two levels."""
         chosen = normalized[self._chunk].astype(np.float32)
         raw = self.denormalize(chosen)
         for dimension, lower, upper in self._discrete:

@@ -152,9 +152,7 @@ class TopicTakeover(TakeoverSource):
 
     @override
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
-        """Return the person's command of this tick, or None. A command that is not finite or of another size is not
-        followed.
-        """
+        """Return the person's command of this tick, or None for one that is not finite or of another size."""
         with self._lock:
             self._next_tick = tick + 1
             if not self.engaged:

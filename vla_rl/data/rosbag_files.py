@@ -118,7 +118,7 @@ class Numbers:
 
 
 def numbers_of(bag: BagReader, topic: str, kind: str, message: Any, path: str) -> Numbers:
-    """Return the numbers of a message, or of one field of it (``points.0.positions``), in the order of its fields.
+    """Return the numbers of a message, or of one field of it (``points.0.positions``), in their order.
 
     Raises:
         UserError: If there is no such field.

@@ -61,11 +61,7 @@ class LeRobotFlowPolicy:
         self.policy.reset()
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """Plan a chunk that starts at the observation's tick.
-
-        Raises:
-            UserError: for a committed prefix: these policies were not trained with one.
-        """
+        """Plan a chunk from the observation's tick; UserError for a committed prefix, which training had not."""
         if committed is not None and len(committed):
             raise UserError(
                 f"{type(self.policy).__name__} was not trained to go on from committed actions; use the execution "

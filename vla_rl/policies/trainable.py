@@ -46,11 +46,7 @@ class TrainablePolicy(BasePolicy):
 
     @classmethod
     def check(cls, config: Any, spec: PolicySpec) -> None:
-        """Refuse a config before anything is run.
-
-        Raises:
-            UserError: if no policy can be built from it for this robot.
-        """
+        """Refuse a config of which no policy can be built for this robot, by a UserError, before anything is run."""
         cls.on_meta_device(config, spec)
 
     @classmethod
@@ -124,8 +120,6 @@ class TrainablePolicy(BasePolicy):
 
     @classmethod
     def config_in(cls, folder: Path, config: Any) -> Any:
-        """Return the config that a folder holds, with the paths of what travels in the folder; here there is nothing
-        such.
-        """
+        """Return the config that a folder holds, with the paths of what travels in the folder, if anything."""
         del folder
         return config

@@ -49,11 +49,7 @@ class PageHandler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve_page(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[str]:
-    """Serve on the loopback at a port (0: any free one), each request in its own thread; yields the address.
-
-    Raises:
-        UserError: If the port is taken.
-    """
+    """Serve on the loopback at a port (0: any), each request in its own thread; yields the address."""
     try:
         server = ThreadingHTTPServer((HOST, port), handler)
     except (OSError, OverflowError) as error:

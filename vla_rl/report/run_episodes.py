@@ -5,7 +5,7 @@ import itertools
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
-from vla_rl.core.types import Episode, Origin
+from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeHeader, EpisodeStore
 from vla_rl.report.wording import outcome
 
@@ -170,36 +170,16 @@ def _paired(
     return sorted(pairs, key=lambda pair: order.index(pair.outcome))
 
 
-def read_traces(directory: Path, store: EpisodeStore, problems: list[str]) -> list[Trace]:
-    """Read the newest trace of every kind: an autonomous success, a failure, a takeover, a demonstration."""
-    chosen: dict[str, Trace] = {}
-    for trace in _traces(directory, store, problems, lambda kind: kind not in chosen):
-        chosen[trace.kind] = trace
-    return [chosen[kind] for kind in ("success", "failure", "takeover", "demonstration") if kind in chosen]
-
-
 def read_trace(directory: Path, episode: Episode, problems: list[str]) -> Trace | None:
     """Read the trace of an episode; None if there is none, or if it is damaged (a problem)."""
     file = directory / f"{episode.episode_id}.npz"
     try:
-        return Trace("", episode, _read_columns(file, len(episode)))
+        return Trace(_kind(episode), episode, _read_columns(file, len(episode)))
     except FileNotFoundError:
         return None
     except (OSError, *_NPZ_ERRORS) as error:
         problems.append(f"The trace of episode {episode.episode_id} was left out: {error}.")
         return None
-
-
-def _traces(
-    directory: Path, store: EpisodeStore, problems: list[str], wanted: Callable[[str], bool]
-) -> Iterator[Trace]:
-    for file in sorted(directory.glob("*.npz"), reverse=True):
-        try:
-            if wanted(kind := _kind(store.read_header(file.stem))):
-                episode = store.read(file.stem)
-                yield Trace(kind, episode, _read_columns(file, len(episode)))
-        except (StoreError, OSError, *_NPZ_ERRORS) as error:
-            problems.append(f"The trace of episode {file.stem} was left out: {error}.")
 
 
 def segments(source: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
@@ -209,12 +189,10 @@ def segments(source: NDArray[np.uint8]) -> Iterator[tuple[int, int, int]]:
         yield int(source[start]), start, end
 
 
-def _kind(header: EpisodeHeader) -> str:
-    if header.origin == Origin.DEMO:
+def _kind(episode: Episode) -> str:
+    if episode.origin == Origin.DEMO:
         return "demonstration"
-    if header.human_steps > 0:
-        return "takeover"
-    return outcome(header.success)
+    return "takeover" if (episode.source == Source.HUMAN).any() else outcome(episode.success)
 
 
 def _read_columns(file: Path, length: int) -> dict[str, NDArray[np.float64]]:

@@ -150,10 +150,10 @@ def evaluation_entry(episodes: Sequence[EpisodeHeader]) -> dict[str, Any]:
 def compare_with_torch(
     run: Path, version: int | None, backend: BackendName, episodes: int, deployment: Path
 ) -> tuple[bool, str]:
-    """Compare the success of a deployment with that of the policy that it was exported from, on held-out seeds.
+    """Compare a deployment with the policy that it was exported from, on held-out seeds.
 
     Returns:
-        Whether the 95 % intervals overlap, and both successes in words.
+        Whether the 95 % intervals of success overlap, and both successes in words.
     """
     _, config = RunFolder.open(run, RunConfig)
     policies, outcomes = {"exported": deployment, "in torch": find_policy(run, version).path}, {}

@@ -165,7 +165,7 @@ def run_practice(
 
 
 def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeStore") -> bool:
-    """Copy the demonstrations that a run's config names into its store, once. Returns whether any were missing.
+    """Copy the demonstrations that a config names into its store, once; returns whether any were missing.
 
     Raises:
         UserError: If there are none, or they do not fit a task.

@@ -124,9 +124,7 @@ def read_config(folder: Path, spec: PolicySpec) -> Any:
 
 
 def make_policy(folder: Path, config: Any, pretrained: bool) -> Any:
-    """lerobot's policy of a config, with the weights in the folder if they are wanted and there. Raises whatever
-    lerobot raises; see `explained`.
-    """
+    """Return lerobot's policy of a config, with the folder's weights if wanted; errors as `explained` has them."""
     from lerobot.policies.factory import get_policy_class
 
     policy = get_policy_class(config.type)(config)

@@ -196,11 +196,7 @@ class LeRobotModel(TrainablePolicy):
         return LeRobotFlowPolicy(self.to(device).policy, self.prepared, self.postprocess, version)
 
     def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
-        """Write a folder that lerobot reads too, see `TrainablePolicy.save`.
-
-        Raises:
-            CheckpointError: if it cannot be written.
-        """
+        """Write a folder that lerobot reads too, see `TrainablePolicy.save`; CheckpointError if that fails."""
         ours = {"spec": config_to_dict(self.spec), "statistics": self.statistics.to_dict(), "horizon": self.horizon}
         ours |= {"provides": sorted(self.capabilities), "n_obs_steps": self.n_obs_steps}
         write_folder(Path(folder), [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})

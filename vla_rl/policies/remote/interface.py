@@ -91,11 +91,7 @@ class RemoteInterface:
 
     @classmethod
     def read(cls, name: str) -> Self:
-        """Read an interface from a YAML file, or by name from those of this package.
-
-        Raises:
-            UserError: If there is no such file, or it does not describe an interface.
-        """
+        """Read an interface from a YAML file, or by name from the package's; UserError if it is none."""
         path = Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "remote" / f"{name}.yaml"
         if not path.is_file():
             known = [file.stem for file in (CONFIGS / "remote").glob("*.yaml")]
@@ -104,22 +100,14 @@ class RemoteInterface:
 
     @classmethod
     def declared(cls, raw: Any, where: str) -> Self:
-        """Read the interface in the metadata of one of our servers.
-
-        Raises:
-            WireError: If it is none.
-        """
+        """Read the interface in the metadata of one of our servers; WireError if it is none."""
         try:
             return config_from_dict(cls, raw, where=where)
         except (ConfigError, TypeError, ValueError, AttributeError) as error:
             raise WireError(f"{where} describes no policy of this version: {one_line(error)}") from error
 
     def message(self, observation: Observation) -> dict[str, Any]:
-        """Return an observation under the keys of the server.
-
-        Raises:
-            UserError: If the observation does not fit the interface.
-        """
+        """Return an observation under the keys of the server; UserError if it does not fit the interface."""
         self.spec.check(observation)
         message: dict[str, Any] = {}
         for camera in self.spec.cameras:
@@ -132,11 +120,7 @@ class RemoteInterface:
         return message
 
     def observation(self, message: Mapping[str, Any], tick: int) -> Observation:
-        """Return the observation in a message.
-
-        Raises:
-            UserError: If something is missing or does not fit the interface.
-        """
+        """Return the observation in a message; UserError if something is missing or does not fit."""
         images: dict[str, Uint8Array] = {}
         for camera in self.spec.cameras:
             image = _array(message, self._key(camera))

@@ -145,9 +145,7 @@ class RemotePolicy(ABC):
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool = True
     ) -> ActionChunk:
-        """Plan a chunk that goes on from an earlier one, on our server. See
-        `vla_rl.execution.strategies.rtc.GuidedPolicy`.
-        """
+        """Plan a chunk that goes on from an earlier one, on our server, as `GuidedPolicy` says."""
         options = {"previous": previous, "delay_ticks": delay_ticks, "exact_gradient": exact_gradient}
         return self._plan(observation, options)
 

@@ -63,11 +63,7 @@ def decode(data: bytes, unpacked: Callable[[dict[Any, Any]], Any]) -> Any:
 
 
 def array_of(data: Any, name: Any, shape: Any) -> np.ndarray:
-    """Return a read-only view of bytes as an array of numbers of a type, such as ``<f4``, and a shape.
-
-    Raises:
-        ValueError: If the three do not fit each other.
-    """
+    """Return a read-only view of bytes as numbers of a type, such as ``<f4``, and a shape; ValueError if none fits."""
     if not isinstance(name, str) or not _DTYPE.fullmatch(name):
         raise ValueError(f"arrays of {name!r} are not allowed")
     if not isinstance(shape, list) or not isinstance(data, bytes) or len(shape) > _MOST_DIMS:

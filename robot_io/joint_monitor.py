@@ -78,7 +78,7 @@ def measures_effort(condition: Condition) -> bool:
 
 
 class JointMonitor:
-    """Checks every new reading. Called from the control thread only.
+    """Checks every new reading, and says ``why`` it objected last. Called from the control thread only.
 
     Args:
         config: Tolerances and times.
@@ -87,9 +87,6 @@ class JointMonitor:
         silent_ns: Largest time between two readings that is no silence.
         yielding: Dimensions that need not follow.
         names: Names of the dimensions, for messages; empty: numbers.
-
-    Attributes:
-        why: What was noticed last, as a sentence.
     """
 
     def __init__(

@@ -10,16 +10,12 @@ class MotionSteps:
     """Turns a direction into a command. The ``step`` of `robot_io.lerobot_takeover.LerobotTakeover`.
 
     A group is up to three dimensions in a row that are no grippers, and the gripper behind them. This is an arm if the
-    action lists x, y, z and the gripper of each.
-
-    Args:
-        actions: of the environment.
-        control_hz: steps per second.
-        speed: at full deflection, the share of a target's range a second, or of the largest step a tick.
+    action lists x, y, z and the gripper of each. At full deflection ``speed`` is the share of a target's range a
+    second, or of the largest step a tick.
 
     Attributes:
         groups: (moved dimensions, gripper or None) of every group.
-        group: the one that is moved.
+        group: The one that is moved.
     """
 
     def __init__(self, actions: ActionInterface, control_hz: float, speed: float) -> None:

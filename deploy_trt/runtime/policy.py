@@ -24,11 +24,7 @@ _STEP_NOISE_SEED = 0x9E3779B9  # so that noise within the steps is not the noise
 
 
 class DeployedPolicy:
-    """Plans chunks with a `Program`. Made by `deploy_trt.runtime.load_deployed`.
-
-    Args:
-        program: manifest and graphs.
-        folder: of the deployment, for its tokenizer.
+    """Plans chunks with a `Program` of a deployment folder. Made by `deploy_trt.runtime.load_deployed`.
 
     Example:
         >>> from deploy_trt.runtime import load_deployed
@@ -81,11 +77,7 @@ class DeployedPolicy:
         self._chunk_id = 0
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """Plan a chunk that starts at the observation's tick.
-
-        Args:
-            observation: the newest observation.
-            committed: float32 [d, A]; the chunk begins with exactly these actions.
+        """Plan a chunk that starts at the observation's tick, with exactly the committed actions, float32 [d, A].
 
         Raises:
             UserError: for a missing camera, a wrong shape, a longer committed prefix than a chunk, or one that the
@@ -106,11 +98,8 @@ class DeployedPolicy:
     ) -> ActionChunk:
         """Plan a chunk that goes on from an earlier one: real-time chunking without the gradient.
 
-        Args:
-            observation: the newest observation.
-            previous: float32 [K, A], what is scheduled from the observation's tick on.
-            delay_ticks: how many of them will be executed before this chunk is used.
-            exact_gradient: must be False: a deployed graph has no backward pass.
+        Arguments as of `vla_rl.execution.strategies.rtc.GuidedPolicy`. ``exact_gradient`` must be False: a deployed
+        graph has no backward pass.
 
         Raises:
             UserError: as `infer`; for ``exact_gradient``; for a policy that is not a flow.

@@ -13,13 +13,13 @@ OK, WARN, ERROR = b"\x00", b"\x01", b"\x02"
 
 @dataclass(frozen=True)
 class Health:
-    """How policy, gate and loop are, as the session knows.
+    """How policy, gate and loop are, as the session knows; an empty text is no trouble.
 
     Attributes:
-        policy_error: why no plans come; empty if they do.
-        gate_reasons: what the gate objects to at this moment; empty if nothing.
-        latched: the gate's stop has latched.
-        values: further numbers and texts, by the name of the status ("loop", "policy", "gate").
+        policy_error: Why no plans come.
+        gate_reasons: What the gate objects to at this moment.
+        latched: The gate's stop has latched.
+        values: Further numbers and texts, by the name of the status ("loop", "policy", "gate").
     """
 
     policy_error: str = ""

@@ -55,14 +55,10 @@ class RecordConfig:
 
 @dataclass(frozen=True)
 class RecordOrder:
-    """What is asked for.
+    """What is asked for: the successes wanted, the store to add to, and the target of a view in rerun, if any.
 
-    Attributes:
-        store: to add to.
-        episodes: how many successes are wanted.
-        seed: of the first attempt; every further one has the next seed. None: behind those in the store, so that no
-            start is recorded twice.
-        live_view: target of a view in rerun; None: there is none.
+    The first attempt has ``seed``, every further one the next. None: behind those in the store, so that no start is
+    recorded twice.
     """
 
     store: EpisodeStore

@@ -106,13 +106,7 @@ class RolloutOrder:
 
 
 class RolloutResult(NamedTuple):
-    """What came of it.
-
-    Attributes:
-        outcomes: of each attempt; None: not judged.
-        findings: how each injected fault was met.
-        detector_stops: Outcomes of the attempts that the success detector ended. A failure is a wrong stop.
-    """
+    """What came of it: the outcome of each attempt (None: not judged), and how each injected fault was met."""
 
     outcomes: list[bool | None]
     findings: list[FaultResult]

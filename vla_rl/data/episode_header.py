@@ -106,11 +106,9 @@ class EpisodeHeader:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is known of a source of episodes before they are taken in.
+    """What is known of a source before it is taken in: headers without digests (empty if only the import can know).
 
-    Attributes:
-        headers: Headers of the future episodes, without digests; empty if only the import can know.
-        outcomes: Where their outcomes come from, in words; empty for episodes that carry their own.
+    ``outcomes`` says where its outcomes come from; empty for episodes that carry their own.
     """
 
     headers: tuple[EpisodeHeader, ...] = ()

@@ -33,15 +33,14 @@ class CorrectorConfig:
     """The head and its training. The paper's own head is a network of a few layers, sized for its robot.
 
     Attributes:
-        width: of the hidden layers.
-        layers: linear layers, the last one included.
-        steps: gradient steps.
-        batch_size: planned actions per step.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-        plans_per_frame: chunks that the policy plans from every frame, each with its own noise.
-        random_shift: pixels of the random-shift augmentation of what the head sees.
-        held_out: fraction of the episodes that decides which weights are kept.
+        width: Of the hidden layers.
+        layers: Linear layers, the last one included.
+        steps: Gradient steps.
+        batch_size: Planned actions per step.
+        learning_rate, weight_decay: Of AdamW.
+        plans_per_frame: Chunks that the policy plans from every frame, each with its own noise.
+        random_shift: Pixels of the random-shift augmentation of what the head sees.
+        held_out: Fraction of the episodes that decides which weights are kept.
     """
 
     width: int = 256

@@ -24,15 +24,10 @@ BETA = 5.0  # the largest strength of guidance, as in the paper
 
 
 class LeRobotFlowPolicy:
-    """Plans chunks with a flow policy of lerobot.
-
-    Args:
-        policy: a lerobot ``PreTrainedPolicy`` that samples with lerobot's ``euler_integrate``.
-        preprocess, postprocess: its processors, from ``make_pre_post_processors``.
-        version: of the weights.
+    """Plans chunks with a flow policy of lerobot, between its processors of ``make_pre_post_processors``.
 
     Raises:
-        UserError: for a policy that does not sample in such a way.
+        UserError: For a policy that does not sample with lerobot's ``euler_integrate``.
     """
 
     def __init__(self, policy: Any, preprocess: Processor, postprocess: Processor, version: int = 0) -> None:

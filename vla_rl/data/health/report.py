@@ -60,12 +60,7 @@ def note(check: str, episodes: Iterable[Episode], detail: str, remedy: str) -> H
 
 @dataclass(frozen=True, slots=True)
 class HealthReport:
-    """What a check of the data found.
-
-    Attributes:
-        episodes: Number of episodes.
-        steps: Number of steps of all of them.
-        findings: Problems first.
+    """What a check of the data found in a number of episodes and steps; problems come first.
 
     Example:
         >>> print(HealthReport(episodes=3, steps=120, findings=()).table())

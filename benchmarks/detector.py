@@ -4,7 +4,8 @@
 on the first answers, in several random orders of the episodes, and judges all others. A true answer stands for a
 person. *practice*: filtered behavior cloning for two rounds, on true outcomes and on labels (round 1 by hand, then the
 detector), from the same supervised policy. *stops*, *shifts*: the recorded attempts, played again (see
-`benchmarks.detector_replay`). True outcomes only score. Finished cells are kept in OUT/detector/.
+`benchmarks.detector_replay`). *lerobot*: its reward classifier on the same answers. *noise*: the preset `alone` on
+answers that call 10 % of the failures success. True outcomes only score. Finished cells are kept in OUT/detector/.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import detector_replay
+from benchmarks import detector_replay, detector_rival
 from benchmarks.cells import Cells, origin
 from benchmarks.detector_fits import ORDERS, fit, in_orders, scores, tracks_of
 from benchmarks.outcomes import practice_alone
@@ -26,11 +27,15 @@ from vla_rl.core.errors import UserError
 TASK = "vla_rl/PegInsert-v0"
 ANSWERS = (10, 20, 40, 80)
 _EPISODES = 150  # of a round
-_PARTS = ("recorded", "speed", "practice", "stops", "shifts")
+_PARTS = ("recorded", "speed", "practice", "stops", "shifts", "lerobot", "noise")
 _SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
 _PRACTICED = ["budget.rounds=2", "budget.steps_per_round=200", "budget.evaluation_episodes=100"]
 _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
+_BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_rounds=2"]
+_NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"]}
+_NOISY = ["--config", "alone", "task.env=" + TASK, "workers=0", "torch_threads=1"]
+_NOISY += ["budget.rounds=2", "budget.check_episodes=0", "budget.evaluation_episodes=300"]
 _SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
 
 
@@ -46,15 +51,21 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "detector", {"config": practice_alone(), **_SETTINGS})
     for seed in [] if options.gather else options.seeds:
         base = options.runs / f"base-{seed}"
-        _run_base(base, seed)
+        if {*options.parts} - {"noise"}:
+            _run_base(base, seed)
         if "recorded" in options.parts:
             cells.once(f"recorded-{seed}", lambda base=base, seed=seed: _recorded(base, seed))  # type: ignore[misc]
         if "speed" in options.parts:
             cells.once("speed", lambda base=base: _speed(base))  # type: ignore[misc]
+        if "lerobot" in options.parts:
+            cells.once(f"lerobot-{seed}", lambda base=base, seed=seed: _lerobot(base, seed))  # type: ignore[misc]
         _replay(cells, base, seed, [part for part in ("stops", "shifts") if part in options.parts])
         for labels in _LABELS if "practice" in options.parts else ():
             if f"practice-{seed}-{labels}" not in cells:
                 cells.write(f"practice-{seed}-{labels}", _practice(options.runs, seed, labels))
+        for noise in _NOISE if "noise" in options.parts else ():
+            if f"noise-{seed}-{noise}" not in cells:
+                cells.write(f"noise-{seed}-{noise}", _noise(options.runs, seed, noise))
     found = cells.read()
     if not found:
         raise UserError(f"{cells.folder} has no cell yet; leave --gather out")
@@ -90,6 +101,25 @@ def _replay(cells: Cells, base: Path, seed: int, parts: list[str]) -> None:
         cells.write(f"{part}-{seed}", {"part": part, "task": TASK, "seed": seed, "rows": rows})
 
 
+def _lerobot(base: Path, seed: int) -> dict[str, Any]:
+    return {"part": "lerobot", "task": TASK, "seed": seed, "rows": detector_rival.judged(base, ANSWERS[-1])}
+
+
+def _noise(runs: Path, seed: int, noise: str) -> dict[str, Any]:
+    """Practice as the preset does, on answers of which a share is wrong. All runs of a seed have equal first weights."""
+    folder = runs / f"noise-{seed}-{noise}"
+    run_verb(["train", "--seed", str(seed), *_NOISY, *_NOISE[noise]], folder)
+    success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]
+    return {"part": "noise", "task": TASK, "seed": seed, "noise": noise, "success": success, "rounds": _rounds(folder)}
+
+
+def _rounds(folder: Path) -> list[dict[str, float]]:
+    """Return how the labels of each round compare with the truth."""
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = ("round", "asked", "unknown", "false_success", "false_failure")
+    return [{name: each[name] for name in kept} for each in metrics if each["kind"] == "outcomes"]
+
+
 def _speed(base: Path) -> dict[str, Any]:
     """Time one tick of the exported detector, from pictures to judgment, on one core."""
     from vla_rl.data.store import EpisodeStore
@@ -116,11 +146,9 @@ def _practice(runs: Path, seed: int, labels: str) -> dict[str, Any]:
     base = runs / f"base-{seed}"
     arguments = ["train", "--config", "alone", "--seed", str(seed), "--from", str(base), *_SHARED, *_PRACTICED]
     run_verb([*arguments, *_LABELS[labels]], folder)
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    kept = ("round", "asked", "unknown", "false_success", "false_failure")
-    scores = [{name: each[name] for name in kept} for each in metrics if each["kind"] == "outcomes"]
     success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]
-    return {"part": "practice", "task": TASK, "seed": seed, "labels": labels, "success": success, "rounds": scores}
+    about = {"part": "practice", "task": TASK, "seed": seed, "labels": labels}
+    return {**about, "success": success, "rounds": _rounds(folder)}
 
 
 def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
@@ -144,6 +172,15 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         figures["false_failure_percent"] = 100 * float(np.mean([each["false_failure"] for each in judged]))
         figures["asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
         figures["labels_ratio"] = float(np.mean([each["asked"] for each in rounds])) / _EPISODES
+    noisy = {(cell["seed"], cell["noise"]): cell["success"] for cell in cells if cell["part"] == "noise"}
+    both = [
+        (noisy[seed, "none"], noisy[seed, "10"]) for seed, noise in noisy if noise == "10" and (seed, "none") in noisy
+    ]
+    if both:
+        figures["noise_10_cost_points"] = float(np.mean([100 * (none[1] - some[1]) for none, some in both]))
+    rivals = _rows(cells, ANSWERS[-1], "lerobot")
+    for name in ("false_success", "false_failure") if rivals else ():
+        figures[f"lerobot_{name}_percent_{ANSWERS[-1]}"] = 100 * float(np.mean([row[name] for row in rivals]))
     return figures | detector_replay.figures(cells)
 
 
@@ -151,8 +188,8 @@ def _both(practiced: dict[tuple[int, str], Any], seed: int) -> bool:
     return all((seed, labels) in practiced for labels in _LABELS)
 
 
-def _rows(cells: list[dict[str, Any]], answers: int) -> list[dict[str, Any]]:
-    every = [row for cell in cells if cell["part"] == "recorded" for row in cell["rows"]]
+def _rows(cells: list[dict[str, Any]], answers: int, part: str = "recorded") -> list[dict[str, Any]]:
+    every = [row for cell in cells if cell["part"] == part for row in cell["rows"]]
     return [row for row in every if row["answers"] == answers]
 
 
@@ -175,12 +212,19 @@ def table(result: dict[str, Any]) -> str:
             f"| **{mean['false_success_asking']:.1%}**, {mean['false_failure_asking']:.1%} | {mean['asked']:.1%} "
             f"| {max(row['false_success_asking'] for row in rows):.1%} |"
         )
+    if rivals := _rows(cells, ANSWERS[-1], "lerobot"):
+        wrong = ", ".join(
+            f"{np.mean([row[name] for row in rivals]):.1%}" for name in ("false_success", "false_failure")
+        )
+        most = max(row["false_success"] for row in rivals)
+        lines.append(f"| {ANSWERS[-1]}, lerobot's reward classifier |  | {wrong} | never asks | 0 | {most:.1%} |")
     episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
     lines += [
         "",
         f"Means of {ORDERS} random orders of the episodes, default task, seeds "
         f"{', '.join(str(cell['seed']) for cell in recorded)}. Of the practice episodes {episodes} succeed.",
         *_practice_table(cells),
+        *_noise_table(cells),
         *detector_replay.stop_lines(cells),
         *detector_replay.shift_lines(cells),
         "",
@@ -204,6 +248,20 @@ def _practice_table(cells: list[dict[str, Any]]) -> list[str]:
         asked = f"{sum(each['asked'] for each in cell['rounds']):.0f}" if cell["rounds"] else ""
         wrong = ", ".join(f"{each['false_success']:.1%}" for each in cell["rounds"] if each["round"] > 1)
         lines.append(f"| seed {cell['seed']}, labels: {cell['labels']} | {success} | {asked} | {wrong} |")
+    return lines
+
+
+def _noise_table(cells: list[dict[str, Any]]) -> list[str]:
+    """Return the lines of practice on answers that are wrong for 10 % of the failures."""
+    noisy = [cell for cell in cells if cell["part"] == "noise"]
+    if not noisy:
+        return []
+    lines = ["", "| practice alone | success before and after each round | false successes by round |", "|---|---|---|"]
+    for cell in noisy:
+        success = ", ".join(f"{each:.0%}" for each in cell["success"])
+        wrong = ", ".join(f"{each['false_success']:.1%}" for each in cell["rounds"])
+        name = {"none": "true answers", "10": "10 % of failures called success"}[cell["noise"]]
+        lines.append(f"| seed {cell['seed']}, {name} | {success} | {wrong} |")
     return lines
 
 

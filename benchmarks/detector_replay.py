@@ -158,7 +158,7 @@ def _fit_ticks(
         success.append(holds[ticks])
         episode.append(np.full(len(ticks), number))
     labels = np.concatenate(success)
-    data = Labeled(np.concatenate(rows), labels, np.zeros_like(labels), np.concatenate(episode))
+    data = Labeled(np.concatenate(rows), labels, labels, np.concatenate(episode))
     network, errors = train(data, [bool(holds.any()) for _, holds in pairs], seed)
     return SuccessDetector(network, features, "every tick", errors)
 

@@ -1,5 +1,6 @@
 """The benchmark of the success detector: scores of judgments, and the table of what there is."""
 
+import argparse
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -101,3 +102,21 @@ def test_an_attempt_is_played_again_and_looks_otherwise_in_a_changed_scene() -> 
     recorded = replace(recorded, final_state=states[-1] + 1e-3)
     with pytest.raises(UserError, match="otherwise than it was recorded"):
         detector_replay._replay(recorded, env, None, features)
+
+
+@pytest.mark.slow
+def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = ["--config", "tiny", "budget.rounds=1", "budget.episodes_per_round=2", "takeover.enabled=false"]
+    monkeypatch.setattr(detector, "_NOISY", tiny)
+    monkeypatch.setitem(detector._NOISE, "10", [*detector._BY_HAND, "wrong_answers=1"])
+    parser = argparse.ArgumentParser()
+    detector.add_arguments(parser)
+    options = parser.parse_args(["--seeds", "0", "--parts", "noise", "--runs", str(tmp_path / "runs")])
+    options.out = tmp_path
+    found = {cell["noise"]: cell for cell in detector.run(options)["cells"]}
+    assert [each["false_success"] for each in found["none"]["rounds"]] == [0]
+    assert [each["false_success"] for each in found["10"]["rounds"]] == [1], "a tiny policy only fails"
+    assert found["none"]["success"][0] == found["10"]["success"][0], "equal weights before practice"
+    result = detector.run(argparse.Namespace(**{**vars(options), "gather": True}))
+    assert "noise_10_cost_points" in result
+    assert "| seed 0, 10 % of failures called success |" in detector.table({**result, "command": ""})

@@ -8,6 +8,7 @@ import pytest
 from episode_maker import make_episode
 
 from vla_rl.cli.main import main
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Origin
 from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.store import EpisodeStore
@@ -52,6 +53,16 @@ def test_few_answers_label_a_store(store: EpisodeStore, policy: Path) -> None:
     audit = labeling.audit()
     assert audit["audited"] > 0
     assert (audit["false_success"], audit["false_failure"]) == (0.0, 0.0)
+
+
+def test_a_simulated_person_may_call_some_failures_successes(store: EpisodeStore) -> None:
+    names, right, wrong = names_of(store), recorded_outcome(store), recorded_outcome(store, wrong_answers=0.3)
+    failures = [name for name in names if right(name) is False]
+    assert all(wrong(name) for name in names if right(name))
+    assert 0 < sum(wrong(name) is True for name in failures) < len(failures)
+    assert all(recorded_outcome(store, wrong_answers=1)(name) for name in names)
+    with pytest.raises(ConfigError, match="simulated_person=true"):
+        LabelConfig(wrong_answers=0.1)
 
 
 @pytest.mark.slow

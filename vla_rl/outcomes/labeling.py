@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
 from vla_rl.data.store import EpisodeStore
@@ -34,15 +35,21 @@ class LabelConfig:
         audit_share: Share of the episodes that the detector is sure of and that are asked all the same.
         by_hand_rounds: Number of first practice rounds whose episodes are all asked.
         simulated_person: In simulation: hide the recorded outcomes, and answer every question with them at once.
+        wrong_answers: Share of the failures that the simulated person calls successes.
     """
 
     answers: int = 40
     audit_share: float = 0.05
     by_hand_rounds: int = 1
     simulated_person: bool = False
+    wrong_answers: float = 0.0
 
     def __post_init__(self) -> None:
-        check_ranges(self, "outcomes", answers=">= 4", audit_share="[0, 1]", by_hand_rounds=">= 0")
+        check_ranges(
+            self, "outcomes", answers=">= 4", audit_share="[0, 1]", by_hand_rounds=">= 0", wrong_answers="[0, 1]"
+        )
+        if self.wrong_answers and not self.simulated_person:
+            raise ConfigError("wrong_answers is of a simulated person. Set simulated_person=true")
 
 
 @dataclass(frozen=True)
@@ -199,7 +206,16 @@ def _audited(store: EpisodeStore, name: str) -> tuple[bool, bool] | None:
     return bool(sure[-1]), bool(entries[-1].new["success"])
 
 
-def recorded_outcome(store: EpisodeStore) -> Callable[[str], bool | None]:
-    """Return the answers of a simulated person: the outcomes as they were recorded."""
+def recorded_outcome(store: EpisodeStore, wrong_answers: float = 0.0) -> Callable[[str], bool | None]:
+    """Return the answers of a simulated person: the outcomes as they were recorded.
 
-    return lambda name: store.recording(name).values["success"]
+    Args:
+        store: Store of the episodes.
+        wrong_answers: Share of the failures that are called successes.
+    """
+
+    def answer(name: str) -> bool | None:
+        success: bool | None = store.recording(name).values["success"]
+        return True if success is False and _chosen(f"wrong {name}", wrong_answers) else success
+
+    return answer

@@ -41,7 +41,7 @@ class RoundLabels:
 
     def __init__(self, folder: RunFolder, store: EpisodeStore) -> None:
         self.config = load_config(LabelConfig, folder.path / _FILE)
-        answer = recorded_outcome(store) if self.config.simulated_person else None
+        answer = recorded_outcome(store, self.config.wrong_answers) if self.config.simulated_person else None
         self._store, self._detector = store, folder.path / "detector"
         self._labeling = Labeling(store, folder.policy(0), self.config, answer)
 

@@ -106,7 +106,7 @@ def _lerobot(base: Path, seed: int) -> dict[str, Any]:
 
 
 def _noise(runs: Path, seed: int, noise: str) -> dict[str, Any]:
-    """Practice as the preset does, on answers of which a share is wrong. All runs of a seed have equal first weights."""
+    """Practice as the preset does, on answers of which a share is wrong. Runs of a seed have equal first weights."""
     folder = runs / f"noise-{seed}-{noise}"
     run_verb(["train", "--seed", str(seed), *_NOISY, *_NOISE[noise]], folder)
     success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]

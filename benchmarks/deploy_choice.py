@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(1)
-    model, learning = _model()
+    model, learning = random_policy()
     with tempfile.TemporaryDirectory() as folder:
         policies = _policies(model, learning, Path(folder), ("edited",))
         rows = [_decisions(policies, draws, options.decisions) for draws in DRAWS]
@@ -85,7 +85,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """
     from deploy_trt.export.deployment import random_observations
 
-    model, learning = _model()
+    model, learning = random_policy()
     observation = random_observations(model.spec, model.statistics.state)[0]
     with tempfile.TemporaryDirectory() as folder:
         policies = _policies(model, learning, Path(folder))
@@ -103,8 +103,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {"policy": str(_CONFIG), "blocks": options.blocks, "choices": rows}
 
 
-def _model() -> tuple[Any, Any]:
-    """The policy, and the options of its learning."""
+def random_policy() -> tuple[Any, Any]:
+    """Return the policy of `configs/alone.yaml` with random weights, and the options of its learning."""
     import torch
 
     from vla_rl.core.config import load_config
@@ -122,27 +122,31 @@ def _model() -> tuple[Any, Any]:
     return model.eval(), config.learning
 
 
+def random_selector(model: Any, learning: Any, draws: int, has_residual: bool = True) -> Any:
+    """Return critic and residual of `configs/alone.yaml` with random weights, for a number of candidates."""
+    from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic
+    from vla_rl.policies.residual import Residual
+
+    critic, residual = ChunkCritic(model, learning.critic), Residual(model) if has_residual else None
+    for part in (critic, residual):
+        if part is not None:
+            perturb(part, draws)
+    return BestOfN(critic, BestOfNConfig(num_samples=draws, offset_std=0.0), residual)
+
+
 def _policies(model: Any, learning: Any, folder: Path, kinds: Sequence[str] = ("drawn", "edited")) -> dict[str, Policy]:
     """By kind, draws (0: the plain policy) and whether candidates are adjusted."""
     from deploy_trt.export import export_flow_vla
     from deploy_trt.runtime import load_deployed
     from vla_rl.core.metadata import CRITIC_FOLDER
-    from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic
     from vla_rl.policies.checkpoint import save_selector
-    from vla_rl.policies.residual import Residual
 
     plain = folder / "plain"
     export_flow_vla(model, plain, {})
     found: dict[str, Policy] = {"torch 0 -": model.acting(), "onnx 0 -": load_deployed(plain, require="ort-cpu")}
     for draws in DRAWS:
         for name in kinds:
-            residual = Residual(model) if name == "edited" else None
-            selector = BestOfN(
-                ChunkCritic(model, learning.critic), BestOfNConfig(num_samples=draws, offset_std=0.0), residual
-            )
-            for part in (selector.critic, residual):
-                if part is not None:
-                    perturb(part, draws)
+            selector = random_selector(model, learning, draws, name == "edited")
             place = folder / f"{draws}-{name}"
             save_selector(place / CRITIC_FOLDER, selector)
             export_flow_vla(model, place / "out", {}, policy_folder=place)

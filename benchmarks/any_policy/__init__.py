@@ -1,14 +1,18 @@
-"""Base policies of any kind. With --gain: what practice makes of frozen ones. With --serve: policies on another
-computer, in both directions.
+"""Base policies of any kind. Every option measures one part and keeps the figures of the others. With --gain: what
+practice makes of frozen ones. With --serve: policies on another computer, in both directions.
 """
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.any_policy import gain
+from benchmarks.cells import commit
 from vla_rl.core.errors import UserError
+from vla_rl.training.machine import describe_machine
 
 _OPENPI = "uv venv openpi && uv pip install --python openpi openpi-client openpi-server typing_extensions"
 
@@ -22,20 +26,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", type=int, default=2000, help="number of injected faults")
     parser.add_argument("--messages", type=int, default=20_000, help="number of fuzzed messages")
     parser.add_argument("--openpi", type=Path, help=f"Python of an environment with openpi's packages: {_OPENPI}")
+    parser.add_argument("--waits", type=int, metavar="TICKS", help="ticks in real time with a slow remote base policy")
+    parser.add_argument("--distill", type=Path, metavar="RUN", help="distill anew in two rounds of a run of --gain")
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    if options.gain:
-        measured = gain.measure(options.out, options.runs, options.gain, options.seeds, options.rounds)
-        return {**_kept(options.out), **measured}
-    if not options.serve:
-        raise UserError("any_policy measures nothing by default; choose --serve or --gain")
+    name = next((name for name in _PARTS if getattr(options, name)), None)
+    if name is None:
+        raise UserError(f"any_policy measures nothing by default; choose --{', --'.join(_PARTS)}")
+    file = options.out / "any_policy.json"
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    found = {key: value for key, value in kept.items() if key not in ("command", "machine")}
+    found |= _PARTS[name](options)
+    origin = {"command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]), "commit": commit()}
+    found["measured"] = {**kept.get("measured", {}), name: {**origin, "cpu": describe_machine()["cpu"]}}
+    return found
+
+
+def _gain(options: argparse.Namespace) -> dict[str, Any]:
+    return gain.measure(options.out, options.runs, options.gain, options.seeds, options.rounds)
+
+
+def _serve(options: argparse.Namespace) -> dict[str, Any]:
     from benchmarks.any_policy import serving
 
     faults, fuzz = serving.faults(options.faults), serving.fuzz(options.messages)
     sound = serving.faults(0, ticks=faults["ticks"])
     found: dict[str, Any] = {
-        **_kept(options.out),
         "server_faults": faults["faults"],
         "server_faults_ticks": faults["ticks"],
         "server_faults_lost_ticks": faults["lost_ticks"],
@@ -56,19 +73,51 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _kept(folder: Path) -> dict[str, Any]:
-    """Figures of the other parts of this benchmark."""
-    file = folder / "any_policy.json"
-    return json.loads(file.read_text()) if file.exists() else {}
+def _waits(options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks.any_policy import waits
+
+    rows = waits.measure(options.waits)
+    return {"waits": rows[0]["waits"], "waits_ticks": rows[0]["ticks"], "waits_rows": rows}
+
+
+def _distill(options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks.any_policy import distillation
+
+    first, second, whole = rows = distillation.measure(options.distill)
+    ratios = {"distill_s_ratio": second["cpu_s"] / whole["cpu_s"], "distill_s_first": first["cpu_s"] / whole["cpu_s"]}
+    return {**ratios, "distill_rows": rows}
+
+
+_PARTS = {"gain": _gain, "serve": _serve, "waits": _waits, "distill": _distill}
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown of a result."""
+    """Markdown of all parts that have been measured."""
     parts = [gain.table(result["gain_cells"])] if result.get("gain_cells") else []
-    return "\n\n".join([*parts, *([_of_servers(result)] if "server_faults" in result else [])])
+    tables = {"waits": of_waits, "distill": of_distillation, "serve": of_servers}
+    return "\n\n".join([*parts, *(tables[name](result) for name in tables if name in result.get("measured", {}))])
 
 
-def _of_servers(result: dict[str, Any]) -> str:
+def of_waits(result: dict[str, Any]) -> str:
+    """Markdown: ticks at which the robot waited for a slow remote base policy."""
+    lines = ["| control rate, Hz | ticks | lost | held | ticks before the first plan |", "|---|---|---|---|---|"]
+    for row in result["waits_rows"]:
+        counts = (row[name] for name in ("hz", "ticks", "lost_ticks", "held_ticks", "first_plan_ticks"))
+        lines.append(f"| {' | '.join(map(str, counts))} |")
+    return "\n".join([*lines, "", _origin(result, "waits")])
+
+
+def of_distillation(result: dict[str, Any]) -> str:
+    """Markdown: what distillation costs, round by round."""
+    lines = ["| proxy | observations | gradient steps | CPU seconds | unexplained |", "|---|---|---|---|---|"]
+    for row in result["distill_rows"]:
+        numbers = f"{row['frames']} | {row['steps']} | {row['cpu_s']:.0f} | {100 * row['unexplained']:.1f} %"
+        lines.append(f"| {row['proxy']} | {numbers} |")
+    return "\n".join([*lines, "", _origin(result, "distill")])
+
+
+def of_servers(result: dict[str, Any]) -> str:
+    """Markdown: faults, fuzz, latency and load of policy servers."""
     rows = [
         ("faults of a server, every second answer", result["server_faults"]),
         (f"control ticks lost to them, of {result['server_faults_ticks']}", result["server_faults_lost_ticks"]),
@@ -83,4 +132,10 @@ def _of_servers(result: dict[str, Any]) -> str:
     rows += [
         (name, result[name]) for name in ("openpi_client_ok", "openpi_server_ok", "openpi_skipped") if name in result
     ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+    lines = ["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)]
+    return "\n".join([*lines, "", _origin(result, "serve")])
+
+
+def _origin(result: dict[str, Any], part: str) -> str:
+    measured = result["measured"][part]
+    return f"{measured['cpu']}, commit {measured['commit']}. Command: `{measured['command']}`."

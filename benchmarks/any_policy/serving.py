@@ -1,7 +1,6 @@
 """Figures of remote policies: faults of a server, fuzz of both parsers, openpi's own packages, latency, load."""
 
 import contextlib
-import functools
 import logging
 import random
 import re
@@ -73,17 +72,34 @@ def faults(count: int, duration_s: float = 15.0, ticks: int = 1) -> dict[str, in
         planned = [None, None, None, *(fault for kind in kinds for fault in (kind, None))]
         server = FaultyServer(interface, planned, config_to_dict(interface), slow_s=0.08)
         with in_process(server) as url:
-            act = functools.partial(vla.rollout, f"{url}?timeout_s=0.05", "mock", realtime=True, settings=options)
-            lines = _logged(act)
-        line = next(line for line in lines if "missed" in line)
-        acted, held, missed = (int(found) for found in re.findall(r"(?:after|held|missed) (\d+)", line))
-        if "stopped" in line:
-            raise RuntimeError(f"an attempt was stopped: {line}")
+            acted = acted_ticks(f"{url}?timeout_s=0.05", options)
         totals["faults"] += server.injected
-        totals["ticks"] += acted
-        totals["lost_ticks"] += missed
-        totals["held_ticks"] += held
+        for name, count_of_attempt in acted.items():
+            totals[name] += count_of_attempt
     return totals
+
+
+def acted_ticks(policy: str | Path, settings: dict[str, Any], out: Path | None = None) -> dict[str, int]:
+    """Let a policy act once on the mock robot in real time.
+
+    Args:
+        policy: Its folder or name.
+        settings: Of the rollout.
+        out: Episode store to add to; None: the episode is not kept.
+
+    Returns:
+        Ticks with a command, deadlines that passed without one (``lost_ticks``), and ticks in which the last command
+        was held.
+
+    Raises:
+        RuntimeError: If the attempt was stopped.
+    """
+    lines = _logged(lambda: vla.rollout(policy, "mock", realtime=True, settings=settings, out=out))
+    line = next(line for line in lines if "missed" in line)
+    if "stopped" in line:
+        raise RuntimeError(f"an attempt was stopped: {line}")
+    ticks, held, missed = (int(found) for found in re.findall(r"(?:after|held|missed) (\d+)", line))
+    return {"ticks": ticks, "lost_ticks": missed, "held_ticks": held}
 
 
 def fuzz(count: int) -> dict[str, int]:

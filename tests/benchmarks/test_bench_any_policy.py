@@ -1,6 +1,7 @@
 """The benchmark of remote policies, at a small size."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 pytest.importorskip("websockets", reason="needs the extra serve")
 
+import vla_rl as vla
 from benchmarks import any_policy
-from benchmarks.any_policy import gain, serving
+from benchmarks.any_policy import distillation, gain, serving, waits
 from vla_rl.core.errors import UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig
@@ -63,3 +65,45 @@ def test_the_act_of_the_benchmark_is_one_of_lerobots(tmp_path: Path) -> None:
     folder = gain._act(tmp_path / "act")
     spec = PolicySpec("own", ("front",), (64, 64), 4, 4)
     assert LeRobotModel.planned(LeRobotPolicyConfig(folder=str(folder)), spec) == 16
+
+
+@pytest.mark.slow
+def test_a_slow_remote_base_policy_acts_and_its_waits_are_counted() -> None:
+    found = {row["hz"]: row for row in waits.measure(30)}
+    slow = found[20]
+    assert slow["ticks"] >= 30
+    assert slow["first_plan_ticks"] >= 2, "80 ms are more than a tick of 50 ms"
+    assert slow["waits"] == slow["lost_ticks"] + slow["held_ticks"]
+    assert slow["waits"] <= 3  # the machine of the tests has other work
+
+
+def test_a_part_keeps_the_figures_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = {"command": "old", "server_faults": 7, "waits": 9, "measured": {"serve": {"commit": "abc"}}}
+    (tmp_path / "any_policy.json").write_text(json.dumps(earlier))
+    row = {"hz": 20, "ticks": 30, "lost_ticks": 0, "held_ticks": 0, "first_plan_ticks": 3, "waits": 0}
+    monkeypatch.setattr(waits, "measure", lambda ticks: [row])
+    parser = argparse.ArgumentParser()
+    any_policy.add_arguments(parser)
+    found = any_policy.run(argparse.Namespace(**vars(parser.parse_args(["--waits", "30"])), out=tmp_path))
+    assert (found["server_faults"], found["waits"], found["measured"]["serve"]["commit"]) == (7, 0, "abc")
+    assert "command" not in found, "that of this call"
+    assert "| 20 | 30 | 0 | 0 | 3 |" in any_policy.of_waits(found)
+    assert found["measured"]["waits"]["cpu"] in any_policy.of_waits(found)
+
+
+@pytest.mark.slow
+def test_a_run_is_distilled_anew_round_by_round(tmp_path: Path) -> None:
+    env, policy = vla.make_env("vla_rl/PegInsert-v0"), f"{waits.__name__}:Delayed"
+    brief = {"budget.steps_per_round": 3, "budget.evaluation_episodes": 1, "policy.asks_per_round": 20}
+    brief |= {"learning.distill_steps": 2, "learning.actor.batch_size": 8, "learning.branches.updates": 1}
+    brief |= {"learning.dynamics.steps": 2, "learning.value.steps": 2}
+    demonstrations = vla.collect_demonstrations(env, 1)
+    run = tmp_path / "run"
+    practice = vla.Practice(
+        policy, env, demonstrations=demonstrations, episodes_per_round=2, out=str(run), settings=brief
+    )
+    assert len([*practice.rounds(2)]) == 2
+    fresh, same, whole = distillation.measure(run, steps=3)
+    assert fresh["frames"] < same["frames"] == whole["frames"]
+    assert (fresh["steps"], same["steps"], whole["steps"]) == (3, 3, 3), "none is good after three steps"
+    assert all(row["base_asked"] <= 20 and row["unexplained"] > 0 for row in (fresh, same, whole))

@@ -100,9 +100,10 @@ def table(result: dict[str, Any]) -> str:
 
 def of_waits(result: dict[str, Any]) -> str:
     """Markdown: ticks at which the robot waited for a slow remote base policy."""
-    lines = ["| control rate, Hz | ticks | lost | held | ticks before the first plan |", "|---|---|---|---|---|"]
+    columns = "base policy | control rate, Hz | ticks | lost | held | ticks before the first plan"
+    lines = [f"| {columns} |", "|---|---|---|---|---|---|"]
     for row in result["waits_rows"]:
-        counts = (row[name] for name in ("hz", "ticks", "lost_ticks", "held_ticks", "first_plan_ticks"))
+        counts = (row[name] for name in ("base", "hz", "ticks", "lost_ticks", "held_ticks", "first_plan_ticks"))
         lines.append(f"| {' | '.join(map(str, counts))} |")
     return "\n".join([*lines, "", _origin(result, "waits")])
 

@@ -16,12 +16,14 @@ from vla_rl.policies.checkpoint import save_policy
 from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
 
 DELAY_S = 0.08
-RATES_HZ = (20, 50)  # that of the default task, and a faster one
+_HERE, _THERE = "same process, no delay", "another process, 80 ms late"
+ROWS = ((_THERE, 20), (_HERE, 20), (_THERE, 50))
+"""Where the base policy is, and the control rate, Hz: that of the default task, and a faster one."""
 _EXECUTED = 6  # actions of a chunk, as in practice
 
 
-class Delayed:
-    """The policy of `configs/alone.yaml` with random weights, which takes 80 ms more than it needs."""
+class Prompt:
+    """The policy of `configs/alone.yaml` with random weights."""
 
     version = 0
 
@@ -35,37 +37,47 @@ class Delayed:
         self._policy.reset(seed)
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
-        """Plan, later."""
-        time.sleep(DELAY_S)
+        """Plan."""
         chunk: ActionChunk = self._policy.infer(observation, committed)
         return chunk
 
 
+class Delayed(Prompt):
+    """The same, 80 ms late."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        """Plan, later."""
+        time.sleep(DELAY_S)
+        return super().infer(observation, committed)
+
+
 def measure(ticks: int) -> list[dict[str, Any]]:
-    """Let an improved policy act in real time: the base policy in another process, residual and critic here.
+    """Let an improved policy act in real time: the base policy, and its residual and critic beside the robot.
 
     Args:
-        ticks: Number of control ticks at each rate.
+        ticks: Number of control ticks of each row.
 
     Returns:
-        For each rate, ``first_plan_ticks`` at rest before the first plan; after them ``ticks``, those that were lost
-        (the deadline passed without a command) or held (no action of a plan was there), and their sum ``waits``.
+        For each of `ROWS`, ``first_plan_ticks`` at rest before the first plan; after them ``ticks``, those that were
+        held (no action of a plan was there), those of the attempt that were lost (the deadline passed without a
+        command), and their sum ``waits``.
     """
-    own, (_, learning) = Delayed(), random_policy()
-    name = f"{__name__}:{Delayed.__name__}"
-    served = PolicyFolder(Path(), own.spec, own.horizon, (), 0, name=name)
+    own = Prompt()
+    served = PolicyFolder(Path(), own.spec, own.horizon, (), 0, name=f"{__name__}:{Delayed.__name__}")
     with in_process_serving(served) as url, tempfile.TemporaryDirectory() as scratch:
-        model = ProxiedPolicy(ProxyConfig(base=url), own.spec, own.statistics)
-        save_policy(Path(scratch, "policy"), model, random_selector(model, learning, draws=8), {})
-        return [_acted(Path(scratch), ticks, rate) for rate in RATES_HZ]
+        bases = {_THERE: url, _HERE: f"{__name__}:{Prompt.__name__}"}
+        return [_acted(own, bases[where], where, rate, ticks, Path(scratch)) for where, rate in ROWS]
 
 
-def _acted(folder: Path, ticks: int, rate: int) -> dict[str, Any]:
+def _acted(own: Prompt, base: str, where: str, rate: int, ticks: int, scratch: Path) -> dict[str, Any]:
+    model, (_, learning) = ProxiedPolicy(ProxyConfig(base=base), own.spec, own.statistics), random_policy()
+    folder = scratch / f"{where} {rate}"
+    save_policy(folder / "policy", model, random_selector(model, learning, draws=8), {})
     settings = {"robot.duration_s": ticks / rate + 1, "robot.control_hz": rate, "execution.strategy": "naive"}
-    store = folder / f"at_{rate}_hz"
-    lost = acted_ticks(folder / "policy", {**settings, "execution.execute_ticks": _EXECUTED}, store)["lost_ticks"]
-    source = next(iter(EpisodeStore(store))).source
+    settings |= {"execution.execute_ticks": _EXECUTED}
+    lost = acted_ticks(folder / "policy", settings, folder / "episodes")["lost_ticks"]
+    source = next(iter(EpisodeStore(folder / "episodes"))).source
     first = int(np.argmax(source == Source.POLICY))
     held = int((source[first:] == Source.HOLD).sum())
     counts = {"ticks": len(source) - first, "lost_ticks": lost, "held_ticks": held, "waits": lost + held}
-    return {"hz": rate, "first_plan_ticks": first, **counts}
+    return {"base": where, "hz": rate, "first_plan_ticks": first, **counts}

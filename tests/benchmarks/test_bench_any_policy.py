@@ -69,8 +69,8 @@ def test_the_act_of_the_benchmark_is_one_of_lerobots(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_slow_remote_base_policy_acts_and_its_waits_are_counted() -> None:
-    found = {row["hz"]: row for row in waits.measure(30)}
-    slow = found[20]
+    slow, prompt, fast = waits.measure(30)
+    assert prompt["first_plan_ticks"] <= slow["first_plan_ticks"] < fast["first_plan_ticks"]
     assert slow["ticks"] >= 30
     assert slow["first_plan_ticks"] >= 2, "80 ms are more than a tick of 50 ms"
     assert slow["waits"] == slow["lost_ticks"] + slow["held_ticks"]
@@ -80,14 +80,14 @@ def test_a_slow_remote_base_policy_acts_and_its_waits_are_counted() -> None:
 def test_a_part_keeps_the_figures_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = {"command": "old", "server_faults": 7, "waits": 9, "measured": {"serve": {"commit": "abc"}}}
     (tmp_path / "any_policy.json").write_text(json.dumps(earlier))
-    row = {"hz": 20, "ticks": 30, "lost_ticks": 0, "held_ticks": 0, "first_plan_ticks": 3, "waits": 0}
+    row = {"base": "far", "hz": 20, "ticks": 30, "lost_ticks": 0, "held_ticks": 0, "first_plan_ticks": 3, "waits": 0}
     monkeypatch.setattr(waits, "measure", lambda ticks: [row])
     parser = argparse.ArgumentParser()
     any_policy.add_arguments(parser)
     found = any_policy.run(argparse.Namespace(**vars(parser.parse_args(["--waits", "30"])), out=tmp_path))
     assert (found["server_faults"], found["waits"], found["measured"]["serve"]["commit"]) == (7, 0, "abc")
     assert "command" not in found, "that of this call"
-    assert "| 20 | 30 | 0 | 0 | 3 |" in any_policy.of_waits(found)
+    assert "| far | 20 | 30 | 0 | 0 | 3 |" in any_policy.of_waits(found)
     assert found["measured"]["waits"]["cpu"] in any_policy.of_waits(found)
 
 

@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, default=20_000, help="number of fuzzed messages")
     parser.add_argument("--openpi", type=Path, help=f"Python of an environment with openpi's packages: {_OPENPI}")
     parser.add_argument("--waits", type=int, metavar="TICKS", help="ticks in real time with a slow remote base policy")
+    parser.add_argument("--decide", type=int, metavar="COUNT", help="decisions that are timed beside the base policy")
     parser.add_argument("--distill", type=Path, metavar="RUN", help="distill anew in two rounds of a run of --gain")
 
 
@@ -88,13 +89,20 @@ def _distill(options: argparse.Namespace) -> dict[str, Any]:
     return {**ratios, "distill_rows": rows}
 
 
-_PARTS = {"gain": _gain, "serve": _serve, "waits": _waits, "distill": _distill}
+def _decide(options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks.any_policy import decision
+
+    found = decision.measure(options.decide)
+    return {"proxy_encode_ms": found["ort_encode_ms"], "decide_ms": found["ort_decide_ms"], "decision": found}
+
+
+_PARTS = {"gain": _gain, "serve": _serve, "waits": _waits, "decide": _decide, "distill": _distill}
 
 
 def table(result: dict[str, Any]) -> str:
     """Markdown of all parts that have been measured."""
     parts = [gain.table(result["gain_cells"])] if result.get("gain_cells") else []
-    tables = {"waits": of_waits, "distill": of_distillation, "serve": of_servers}
+    tables = {"waits": of_waits, "decide": of_decision, "distill": of_distillation, "serve": of_servers}
     return "\n\n".join([*parts, *(tables[name](result) for name in tables if name in result.get("measured", {}))])
 
 
@@ -106,6 +114,18 @@ def of_waits(result: dict[str, Any]) -> str:
         counts = (row[name] for name in ("base", "hz", "ticks", "lost_ticks", "held_ticks", "first_plan_ticks"))
         lines.append(f"| {' | '.join(map(str, counts))} |")
     return "\n".join([*lines, "", _origin(result, "waits")])
+
+
+def of_decision(result: dict[str, Any]) -> str:
+    """Markdown: what is computed beside the base policy."""
+    found, lines = result["decision"], ["| | torch, ms | ONNX Runtime, ms |", "|---|---|---|"]
+    for part, words in (("encode", "proxy: features of an observation"), ("decide", "residual and critic")):
+        lines.append(f"| {words} | {found[f'torch_{part}_ms']:.2f} | {found[f'ort_{part}_ms']:.2f} |")
+    described = (
+        f"Median CPU time of one thread over {found['decisions']} decisions among {found['candidates']} candidates."
+    )
+    gap = f"Largest difference of an executed action: {found['max_difference']:.1e}."
+    return "\n".join([*lines, "", f"{described} {gap} {_origin(result, 'decide')}"])
 
 
 def of_distillation(result: dict[str, Any]) -> str:

@@ -59,8 +59,7 @@ def measure(ticks: int) -> list[dict[str, Any]]:
 
     Returns:
         For each of `ROWS`, ``first_plan_ticks`` at rest before the first plan; after them ``ticks``, those that were
-        held (no action of a plan was there), those of the attempt that were lost (the deadline passed without a
-        command), and their sum ``waits``.
+        held (no action of a plan was there) or lost (the deadline passed without a command), and their sum ``waits``.
     """
     own = Prompt()
     served = PolicyFolder(Path(), own.spec, own.horizon, (), 0, name=f"{__name__}:{Delayed.__name__}")
@@ -75,9 +74,12 @@ def _acted(own: Prompt, base: str, where: str, rate: int, ticks: int, scratch: P
     save_policy(folder / "policy", model, random_selector(model, learning, draws=8), {})
     settings = {"robot.duration_s": ticks / rate + 1, "robot.control_hz": rate, "execution.strategy": "naive"}
     settings |= {"execution.execute_ticks": _EXECUTED}
-    lost = acted_ticks(folder / "policy", settings, folder / "episodes")["lost_ticks"]
-    source = next(iter(EpisodeStore(folder / "episodes"))).source
-    first = int(np.argmax(source == Source.POLICY))
-    held = int((source[first:] == Source.HOLD).sum())
-    counts = {"ticks": len(source) - first, "lost_ticks": lost, "held_ticks": held, "waits": lost + held}
+    acted_ticks(folder / "policy", settings, folder / "episodes")
+    episode = next(iter(EpisodeStore(folder / "episodes")))
+    first = int(np.argmax(episode.source == Source.POLICY))
+    held = int((episode.source[first:] == Source.HOLD).sum())
+    # By the record: the log's number includes the time after the end in which the recorder puts it together.
+    tick = episode.extras["tick"][first:]
+    lost = int(tick[-1] - tick[0]) + 1 - len(tick)
+    counts = {"ticks": len(tick), "lost_ticks": lost, "held_ticks": held, "waits": lost + held}
     return {"base": where, "hz": rate, "first_plan_ticks": first, **counts}

@@ -11,7 +11,7 @@ pytest.importorskip("websockets", reason="needs the extra serve")
 
 import vla_rl as vla
 from benchmarks import any_policy
-from benchmarks.any_policy import distillation, gain, serving, waits
+from benchmarks.any_policy import decision, distillation, gain, serving, waits
 from vla_rl.core.errors import UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig
@@ -107,3 +107,11 @@ def test_a_run_is_distilled_anew_round_by_round(tmp_path: Path) -> None:
     assert fresh["frames"] < same["frames"] == whole["frames"]
     assert (fresh["steps"], same["steps"], whole["steps"]) == (3, 3, 3), "none is good after three steps"
     assert all(row["base_asked"] <= 20 and row["unexplained"] > 0 for row in (fresh, same, whole))
+
+
+@pytest.mark.slow
+def test_the_graphs_decide_as_torch_does_and_both_are_timed() -> None:
+    pytest.importorskip("onnxscript", reason="exporting needs the extra 'trt'")
+    found = decision.measure(3)
+    assert found["max_difference"] < 1e-4
+    assert all(found[f"{how}_{part}_ms"] > 0 for how in ("torch", "ort") for part in ("encode", "decide"))

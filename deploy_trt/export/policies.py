@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from deploy_trt.export.deployment import export_flow_vla
 from deploy_trt.export.flow_vla import Precision
 from deploy_trt.export.lerobot import export_lerobot
+from deploy_trt.export.proxied import export_proxied
 from deploy_trt.runtime.manifest import CRITIC_LEFT_OUT, Manifest
 from vla_rl.core.capabilities import require
 from vla_rl.core.metadata import CORRECTOR_FOLDER, CRITIC_FOLDER
@@ -93,4 +94,5 @@ class Exporter(NamedTuple):
 EXPORTERS = (
     Exporter(frozenset({"flow_graphs"}), frozenset({"half_precision", "unrolled", "selection"}), export_flow_vla),
     Exporter(frozenset({"lerobot_graphs"}), frozenset(), _export_lerobot),
+    Exporter(frozenset({"base"}), frozenset({"selection"}), export_proxied),
 )

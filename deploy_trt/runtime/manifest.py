@@ -34,6 +34,7 @@ _GRAPHS = {  # by the kind of the sampler
     "unrolled": {"policy"},
     "flow": {"prefix", "step"},
     "diffusion": {"prefix", "step"},
+    "base": {"prefix", "selection"},
 }
 CRITIC_LEFT_OUT = "left out"
 """What ``source`` says under ``meta.critic`` of a policy that was exported without its critic on purpose."""
@@ -125,6 +126,7 @@ class SamplerInfo:
     Attributes:
         kind: ``direct``: graph ``policy`` gives the chunk. ``unrolled``: it also takes noise. ``flow`` and
             ``diffusion``: graph ``prefix`` once, then graph ``step`` so often, from noise to ``next_actions``.
+            ``base``: another policy draws the chunks, and graph ``prefix`` gives features of the observation.
         steps: integration steps.
         width: size of the noise's last dimension, at least that of an action.
         horizon: rows of the noise, at least the length of a chunk.
@@ -158,11 +160,26 @@ class SelectionInfo:
 
 
 @dataclass(frozen=True)
+class BaseInfo:
+    """The policy that draws the chunks of a deployment that only improves them.
+
+    Attributes:
+        name: ``openpi://HOST:PORT`` or ``module:Name``.
+        draws: Number of chunks that it is asked for; with 1, the one of zero noise.
+        n_obs_steps: Number of observations, of consecutive ticks, that it reads.
+    """
+
+    name: str
+    draws: int = 1
+    n_obs_steps: int = 1
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The manifest of a deployment folder.
 
     Attributes:
-        policy: its kind: flow_vla, act, diffusion, smolvla, pi0.
+        policy: its kind: flow_vla, act, diffusion, smolvla, pi0, proxy.
         policy_version: counts the updates of the weights.
         spec: the robot's interface.
         horizon: H, actions in a chunk.
@@ -177,6 +194,7 @@ class Manifest:
         text, sampler: see there.
         provides: Capabilities that remain in the graphs, see `vla_rl.core.capabilities`. Strategies may require them.
         selection: Of a policy that draws several chunks; None: it draws one, which is executed.
+        base: Draws the chunks; None: the graphs do.
         source: where the policy comes from; plain data for people.
 
     Example:
@@ -202,6 +220,7 @@ class Manifest:
     sampler: SamplerInfo
     provides: tuple[str, ...]
     selection: SelectionInfo | None = None
+    base: BaseInfo | None = None
     source: dict[str, Any] = field(default_factory=dict)
 
 
@@ -278,6 +297,10 @@ def _check(manifest: Manifest) -> None:
     sizes = (sampler.steps, sampler.width, sampler.horizon, text.length, text.vocabulary)
     if not (1 <= manifest.horizon <= LARGEST_SIZE and all(0 <= size <= LARGEST_SIZE for size in sizes)):
         raise ValueError(f"a size is out of range: horizon {manifest.horizon}, sampler and text {sizes}")
+    if (sampler.kind == "base") != (manifest.base is not None) or (manifest.base and manifest.selection is None):
+        raise ValueError(f"sampler {sampler.kind!r} does not fit the base {manifest.base}, or nothing selects")
+    if manifest.base and not (":" in manifest.base.name and manifest.base.draws >= 1 <= manifest.base.n_obs_steps):
+        raise ValueError(f"base is {manifest.base}")
     rows = math.inf if sampler.kind == "direct" else sampler.horizon
     if manifest.horizon > rows or sampler.width < spec.action_dim:
         raise ValueError(f"a chunk [{manifest.horizon}, {spec.action_dim}] does not fit into the sampler's")
@@ -289,14 +312,15 @@ def _check(manifest: Manifest) -> None:
 def _check_selection(manifest: Manifest, selection: SelectionInfo) -> None:
     """Raise ValueError for graphs that do not fit together."""
     graphs, count = manifest.graphs, selection.num_samples
-    if missing := {"prefix", "step", "selection"} - graphs.keys():
+    of_draws = set() if manifest.base else {"step"}
+    if missing := {"prefix", "selection", *of_draws} - graphs.keys():
         raise ValueError(f"selection: the graphs {sorted(missing)} are missing")
     shown, read = graphs["prefix"].outputs.get("features"), graphs["selection"].inputs.get("features")
     if shown is None or shown != read:
         raise ValueError(f"selection: graph 'prefix' gives the features {shown}, graph 'selection' reads {read}")
-    if not 1 <= count <= LARGEST_SIZE or graphs["step"].inputs["actions"].shape[0] != 1 + count:
-        found = graphs["step"].inputs["actions"].shape[0]
-        raise ValueError(f"selection: graph 'step' takes {found} chunks at once, {1 + count} are drawn")
+    drawn = graphs["selection"].inputs["drawn"].shape[1] if manifest.base else graphs["step"].inputs["actions"].shape[0]
+    if not 1 <= count <= LARGEST_SIZE or drawn != 1 + count:
+        raise ValueError(f"selection: a graph takes {drawn} chunks at once, {1 + count} are drawn")
 
 
 def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:

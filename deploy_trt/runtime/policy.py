@@ -6,7 +6,7 @@ progress is finished with the old ones.
 
 import copy
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.errors import UserError
 from vla_rl.core.flow_sampling import flow_noise, guidance_weights
-from vla_rl.core.policy_spec import padded_with_mean
+from vla_rl.core.policy_spec import PolicySpec, padded_with_mean, spec_difference
+from vla_rl.core.registry import find
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 _STEP_NOISE_SEED = 0x9E3779B9  # so that noise within the steps is not the noise that they start from
@@ -43,6 +44,7 @@ class DeployedPolicy:
         self._action_mean = np.array(manifest.action_mean, np.float32)
         self._action_size = self.spec.action_sizes
         self._tokenize = make_tokenizer(manifest.text, folder)
+        self._base = None if manifest.base is None else _open_base(manifest.base.name, self.spec)
         self._taken = frozenset((manifest.graphs.get("prefix") or manifest.graphs["policy"]).inputs)
         self.reset(0)
 
@@ -141,8 +143,11 @@ class DeployedPolicy:
             step_noise = flow_noise(self._seed ^ _STEP_NOISE_SEED, tick, shape[0] * shape[1], shape[2]).reshape(shape)
         if fixed is not None:
             start, done = self._padded(program.units.network_input(fixed), program.manifest), len(fixed)
-        drawn = program.sample(self.inputs(observation), program.starts(noise), start, guidance, step_noise)
-        chunks = program.units.chunk(drawn.actions)
+        starts = program.starts(noise)
+        if self._base is not None:
+            starts = self._asked(observation, starts)
+        drawn = program.sample(self.inputs(observation), starts, start, guidance, step_noise)
+        chunks = program.units.chunk(drawn.actions) if self._base is None else drawn.actions
         if fixed is not None:
             chunks[:, :done] = fixed
         raw = chunks[0]
@@ -152,9 +157,28 @@ class DeployedPolicy:
         self._chunk_id += 1
         return ActionChunk(own, tick, self._chunk_id - 1, program.manifest.policy_version)
 
+    def _asked(self, observation: Observation, starts: Float32Array) -> Float32Array:
+        """Chunks of the base policy [1 + N, H, A], raw units. Those that it is not asked for repeat the others."""
+        assert self._base is not None
+        assert self.manifest.base is not None
+        own = starts[: self.manifest.base.draws]
+        chunks = np.stack([self._base.chunk(observation, noise) for noise in own])
+        return chunks[np.arange(len(starts)) % len(own)]
+
     def _given(self, actions: Float32Array) -> Float32Array:
         return self.spec.given(actions, self.horizon, self._action_mean)
 
     def _padded(self, actions: Float32Array, manifest: Manifest) -> Float32Array:
         """[d, A] -> [d, W], zeros in the dimensions that only the network has."""
         return np.pad(actions, ((0, 0), (0, manifest.sampler.width - actions.shape[1])))
+
+
+def _open_base(name: str, spec: PolicySpec) -> Any:
+    """Return the `vla_rl.policies.named.SeededPolicy` of a base policy, found by name: this package knows only core."""
+    base = find("policies", "vla_rl.policies.named:SeededPolicy")(name)
+    if differs := spec_difference(base.policy.spec, spec, but=("env_id",)):
+        raise UserError(
+            f"the base policy {name} has the {differs.name} {differs.found}, this deployment {differs.expected}; start "
+            "the base policy of this deployment"
+        )
+    return base

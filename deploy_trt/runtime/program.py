@@ -76,13 +76,15 @@ class Program:
 
         Args:
             inputs: Of the first graph, batch 1.
-            noise: float32 [B, rows, W].
+            noise: float32 [B, rows, W]; with a base policy, the chunks that it has drawn.
             committed: float32 [d, W], normalized; every chunk begins with them.
             guidance: See there.
             step_noise: float32 [steps, rows, W], of samplers that want it.
         """
         kind, backend = self.manifest.sampler.kind, self.backend
         features = {name: backend.put(array) for name, array in inputs.items()}
+        if kind == "base":  # which has drawn them
+            return Draws(noise, backend.run("prefix", features)["features"])
         if kind in ("direct", "unrolled"):
             if kind == "unrolled":
                 features["noise"] = backend.put(noise)
@@ -212,12 +214,14 @@ def probe_actions(program: Program, probes: Mapping[str, Array]) -> list[Array]:
 
 
 def probe_selections(program: Program, probes: Mapping[str, Array], recorded: bool = False) -> list[Selected]:
-    """What a program selects for recorded inputs: among its own draws, or among those that torch recorded."""
+    """What a program selects for recorded inputs: among its own draws, or among those that torch recorded. Draws of a
+    base policy are always recorded ones, and the features always the program's own.
+    """
     if program.manifest.selection is None:
         return []
     free, put = np.ones(program.manifest.horizon, np.float32), program.backend.put
     draws: Iterable[Draws] = _draws(program, probes)
-    if recorded:
+    if recorded and program.manifest.base is None:
         pairs = zip(probes["actions"], probes["features"], strict=True)
         draws = (Draws(actions, put(features[None])) for actions, features in pairs)
     return [

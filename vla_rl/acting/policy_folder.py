@@ -93,6 +93,7 @@ def find_policy(path: str | Path, version: int | None = None) -> PolicyFolder:
             manifest.policy_version,
             provides=frozenset(manifest.provides) | _head_in(path),
             prefix_ticks=_prefix_ticks(manifest.source.get("config", {})) if "prefix" in manifest.provides else 0,
+            n_obs_steps=manifest.base.n_obs_steps if manifest.base else 1,
         )
     # A policy of lerobot's is described in our terms beside its own config.json.
     file = next((file for name in _DESCRIPTIONS if (file := path / name).exists()), None)

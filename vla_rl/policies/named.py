@@ -1,11 +1,15 @@
 """Policies under a name: ``openpi://HOST:PORT`` or ``module:Name``. No torch."""
 
 import re
+import zlib
+
+import numpy as np
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import BasePolicy
 from vla_rl.core.registry import find
+from vla_rl.core.types import Float32Array, Observation
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -32,3 +36,34 @@ def load_named(name: str) -> BasePolicy:
     if not isinstance(policy, BasePolicy) or not isinstance(policy.spec, PolicySpec):
         raise UserError(f"{name} makes a {type(policy).__name__}, which lacks reset, infer, version, spec or horizon")
     return policy
+
+
+class SeededPolicy:
+    """A policy under a name whose chunks follow from given noise: the noise is its seed.
+
+    Args:
+        name: As of `load_named`.
+
+    Attributes:
+        policy: The policy.
+        horizon: H, number of actions in a chunk.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.policy, self._seed = load_named(name), -1
+        self.horizon = int(self.policy.horizon)
+
+    def chunk(self, observation: Observation, noise: Float32Array) -> Float32Array:
+        """Ask for a chunk, float32 [H, A]. The last action of a shorter chunk is repeated.
+
+        Args:
+            observation: What it plans for.
+            noise: float32 [H, A].
+        """
+        seed = zlib.crc32(np.ascontiguousarray(noise)) >> 1
+        if seed != self._seed:
+            self.policy.reset(seed)
+            self._seed = seed
+        actions = self.policy.infer(observation).actions
+        last = np.broadcast_to(actions[-1], (max(0, self.horizon - len(actions)), actions.shape[1]))
+        return np.concatenate([actions, last])[: self.horizon]

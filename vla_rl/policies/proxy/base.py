@@ -21,7 +21,7 @@ from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.data.run_folder import RunFolder
-from vla_rl.policies.named import is_name, load_named
+from vla_rl.policies.named import SeededPolicy, is_name
 
 if TYPE_CHECKING:
     from vla_rl.policies.base import Inputs
@@ -67,20 +67,19 @@ class FrozenBase:
     def __init__(self, source: str) -> None:
         from vla_rl.policies.folders import load_model
 
-        self.source, self._seed = source, -1
+        self.source = source
         self.asked, self.seconds = 0, 0.0
         if is_name(source):
-            self._policy: Any = load_named(source)
+            self._named = SeededPolicy(source)
             self._model = None
-            self.key = f"{source} version {self._policy.version}"
+            self.key = f"{source} version {self._named.policy.version}"
         else:
             if critic_of(Path(source)) is not None:
                 raise ConfigError(f"policy.base={source} acts with a critic; name a policy without one")
-            self._policy = None
             model, _ = load_model(Path(source))
             self._model = model.eval().requires_grad_(False)
             self.key = cache_key(Path(source))
-        policy = self._model or self._policy
+        policy: Any = self._model or self._named.policy
         self.spec, self.horizon = policy.spec, int(policy.horizon)
         self.n_obs_steps = int(getattr(policy, "n_obs_steps", 1))
 
@@ -104,12 +103,12 @@ class FrozenBase:
             found = self._model.draw_several(images, state, text, noise)
         else:
             pictures = {camera: image.to(torch.uint8).cpu().numpy() for camera, image in images.items()}
-            states = state.cpu().numpy()
+            states, noises = state.cpu().numpy(), noise.cpu().numpy()
             rows = []
             for row, sentence in enumerate(sentences):
                 own = {camera: image[row] for camera, image in pictures.items()}
                 observation = self._observation(own, states[row], sentence)
-                rows.append([self._infer(observation, seed_of(one)) for one in noise[row]])
+                rows.append([self._named.chunk(observation, one) for one in noises[row]])
             found = torch.from_numpy(np.array(rows, np.float32)).to(noise.device)
         self.asked += noise.shape[0] * noise.shape[1]
         self.seconds += time.perf_counter() - started_s
@@ -123,19 +122,6 @@ class FrozenBase:
             for step in range(self.n_obs_steps)
         ]
         return Observation(every[-1].images, every[-1].state, task, 0, past=tuple(every[:-1]))
-
-    def _infer(self, observation: Observation, seed: int) -> Float32Array:
-        if seed != self._seed:
-            self._policy.reset(seed)
-            self._seed = seed
-        actions = self._policy.infer(observation).actions
-        last = np.broadcast_to(actions[-1], (max(0, self.horizon - len(actions)), actions.shape[1]))
-        return np.concatenate([actions, last])[: self.horizon]
-
-
-def seed_of(noise: Tensor) -> int:
-    """Return a seed of 31 bits that follows from the noise of a chunk."""
-    return zlib.crc32(noise.cpu().numpy().tobytes()) >> 1
 
 
 class BaseChunks:

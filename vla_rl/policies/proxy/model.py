@@ -183,13 +183,13 @@ class ProxiedPolicy(TrainablePolicy):
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow-matching loss of the proxy on the first actions of the batch's chunks."""
-        length, (images, state) = self.net.horizon, self._newest(batch.images, batch.state)
+        length, (images, state) = self.net.horizon, self.newest(batch.images, batch.state)
         actions, valid = batch.actions[:, :length], batch.valid[:, :length]
         return self.net.loss(replace(batch, images=images, state=state, actions=actions, valid=valid), generator)
 
     def features(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """The proxy's tokens of observations."""
-        return self.net.features(*self._newest(images, state), text)
+        return self.net.features(*self.newest(images, state), text)
 
     def draw_from(self, tokens: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
         """Sample the proxy's chunks, which may be shorter than those of the base policy."""
@@ -249,7 +249,7 @@ class ProxiedPolicy(TrainablePolicy):
         rest = planned[:, -1:].expand(-1, self.horizon - planned.shape[1], -1)
         return torch.cat([planned, rest], 1).unflatten(0, (-1, count))
 
-    def _newest(self, images: dict[str, Tensor], state: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def newest(self, images: dict[str, Tensor], state: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Return the observations that the proxy reads: the last of several, pictures reduced."""
         if state.ndim == 3:
             images, state = {camera: image[:, -1] for camera, image in images.items()}, state[:, -1]

@@ -1,0 +1,117 @@
+"""What improves a base policy, as graphs: ``prefix`` gives the features of its proxy, ``selection`` is residual and
+critic. The base policy stays where it is: on a server, or a class on the robot's computer.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from deploy_trt.export.deployment import NOT_WRITTEN, random_observations, save_deployment, text_info
+from deploy_trt.export.graph import GraphSpec
+from deploy_trt.export.selection import selection_spec
+from deploy_trt.runtime.manifest import BaseInfo, Manifest, SamplerInfo, normalization_of
+from deploy_trt.runtime.refresh import read_critic
+from deploy_trt.runtime.units import Normalization
+from deploy_trt.runtime.weights import Array
+from vla_rl.core.config import config_to_dict
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.flow_sampling import flow_noise
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.core.types import Observation
+from vla_rl.policies.base import flat_features
+from vla_rl.policies.best_of_n import BestOfN, best_index
+from vla_rl.policies.checkpoint import load_selector
+from vla_rl.policies.named import is_name
+
+
+class FeaturesGraph(nn.Module):
+    """Map images, normalized state and text to the features of a proxy, [1, F]."""
+
+    def __init__(self, policy: Any) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        *pictures, state, text = inputs
+        images, state = self.policy.newest(dict(zip(self.policy.spec.cameras, pictures, strict=True)), state)
+        return flat_features(*self.policy.net.tokens_of(images, state, text, None))
+
+
+def export_proxied(
+    model: Any,
+    folder: Path,
+    meta: Mapping[str, Any],
+    precision: str = "fp32",
+    unrolled: bool = False,
+    observations: Sequence[Observation] = (),
+    policy_folder: Path | None = None,
+) -> Manifest:
+    """Export proxy, residual and critic of a policy behind a proxy.
+
+    Args:
+        model: The `vla_rl.policies.proxy.ProxiedPolicy`, on the CPU. Its base policy has a name.
+        folder, meta, observations, policy_folder: As of `export_flow_vla`.
+        precision, unrolled: Not to choose: float32, two graphs.
+
+    Raises:
+        CheckpointError: If the critic is damaged.
+        UserError: If the policy has no critic, or its base policy lies in a folder.
+    """
+    del precision, unrolled
+    base = model.config.base
+    if not is_name(base):
+        raise ConfigError(f"policy.base={base} is a folder; serve it, and practice with policy.base=openpi://HOST:PORT")
+    if policy_folder is None or (critic := read_critic(policy_folder)) is None:
+        raise UserError(f"the policy has no critic that would improve {base}; use {base} itself")
+    selector = load_selector(policy_folder / CRITIC_FOLDER, model)
+    spec = model.spec
+    manifest = Manifest(
+        policy=model.config.kind,
+        policy_version=int(meta.get("policy_version", 0)),
+        spec=spec,
+        horizon=model.horizon,
+        precision="fp32",
+        graphs={},
+        reference={},
+        weights=None,
+        probes=NOT_WRITTEN,
+        **normalization_of(model.statistics),
+        text=text_info(model.net, folder),
+        sampler=SamplerInfo("base", width=spec.action_dim, horizon=model.horizon),
+        provides=(),
+        selection=critic[0],
+        base=BaseInfo(base, model.config.draws, model.n_obs_steps),
+        source={"meta": dict(meta), "config": config_to_dict(model.config)},
+    )
+    probes = _probes(model, selector, Normalization(manifest.state), observations)
+    inputs = {name.removeprefix("input."): torch.from_numpy(probes[name][:1]) for name in probes if "input." in name}
+    prefix = GraphSpec("prefix", FeaturesGraph(model), inputs, ["features"]).export()
+    return save_deployment(folder, manifest, [prefix, selection_spec(model, selector).export()], probes)
+
+
+@torch.no_grad()
+def _probes(
+    model: Any, selector: BestOfN, state: Normalization, observations: Sequence[Observation]
+) -> dict[str, Array]:
+    """Probe inputs and what torch makes of them, see `save_deployment`. Noise stands for the chunks of the base policy,
+    which need not be there.
+    """
+    spec, horizon = model.spec, model.horizon
+    rows: list[dict[str, Tensor]] = []
+    for index, observation in enumerate(observations or random_observations(spec, model.statistics.state)):
+        images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
+        text, raw = model.tokenize([observation.task]), torch.from_numpy(observation.state)[None]
+        noise = torch.from_numpy(flow_noise(0, index, selector.noise_rows(horizon), spec.action_dim))[None]
+        actions, tick = selector.starts(noise), torch.tensor([float(observation.tick)])
+        features, drawn = flat_features(*model.features(images, raw, text)), model.net.to_raw_actions(actions[0])[None]
+        executed, values = selector.judged(model, features, tick, noise, drawn, torch.ones(horizon), 0)
+        chosen = best_index(executed, values)
+        row = {f"input.image.{name}": image for name, image in images.items()}
+        row |= {"input.state": torch.from_numpy(state.network_input(observation.state))[None], "input.text": text}
+        row |= {"noise": actions, "actions": actions, "features": features, "selection_noise": noise, "tick": tick}
+        rows.append(row | {"values": values, "chosen": chosen, "executed": executed[[0], chosen]})
+    return {name: np.concatenate([row[name].numpy() for row in rows]) for name in rows[0]}

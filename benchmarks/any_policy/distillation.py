@@ -30,7 +30,7 @@ def measure(run: Path, steps: int = STEPS) -> list[dict[str, Any]]:
         steps: Largest number of gradient steps of a round.
 
     Returns:
-        A fresh proxy in round 1, the same proxy in round 2, and a fresh one that does not stop early, on the episodes
+        A fresh proxy in round 1, and the same proxy in round 2. Then a fresh one that takes all steps, on the episodes
         of both rounds.
     """
     threads = torch.get_num_threads()

@@ -43,7 +43,7 @@ class Prompt:
 
 
 class Delayed(Prompt):
-    """The same, 80 ms late."""
+    """Plan as `Prompt`, 80 ms late."""
 
     def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
         """Plan, later."""
@@ -58,8 +58,8 @@ def measure(ticks: int) -> list[dict[str, Any]]:
         ticks: Number of control ticks of each row.
 
     Returns:
-        For each of `ROWS`, ``first_plan_ticks`` at rest before the first plan; after them ``ticks``, those that were
-        held (no action of a plan was there) or lost (the deadline passed without a command), and their sum ``waits``.
+        For each of `ROWS`, the ticks at rest before the first plan (``first_plan_ticks``) and those after it. Of
+        these, a held one had no action of a plan, and a lost one no command. ``waits`` is their sum.
     """
     own = Prompt()
     served = PolicyFolder(Path(), own.spec, own.horizon, (), 0, name=f"{__name__}:{Delayed.__name__}")

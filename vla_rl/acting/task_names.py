@@ -118,12 +118,12 @@ def _by_namespace(name: str) -> EnvSpec:
         try:
             _import(module, name)
         except ConfigError as error:
-            missing = f" {error}"
+            missing = f" {error}."
         if name in gymnasium.registry:
             return gymnasium.spec(name)
-    near = difflib.get_close_matches(name, gymnasium.registry, n=1)
+    near = difflib.get_close_matches(name, {*names("tasks"), *gymnasium.registry})
     raise ConfigError(
-        f"there is no task {name!r}.{missing}{did_you_mean(name, {*names('tasks'), *near})} "
+        f"there is no task {name!r}.{missing}{did_you_mean(name, near) if near else ''} "
         "`vla-rl task list` shows all. Others are named package:Id-v0 (the package registers the id) or module:Name "
         "(a class or a function that makes an environment)"
     )

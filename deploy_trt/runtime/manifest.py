@@ -318,9 +318,10 @@ def _check_selection(manifest: Manifest, selection: SelectionInfo) -> None:
     shown, read = graphs["prefix"].outputs.get("features"), graphs["selection"].inputs.get("features")
     if shown is None or shown != read:
         raise ValueError(f"selection: graph 'prefix' gives the features {shown}, graph 'selection' reads {read}")
-    drawn = graphs["selection"].inputs["drawn"].shape[1] if manifest.base else graphs["step"].inputs["actions"].shape[0]
-    if not 1 <= count <= LARGEST_SIZE or drawn != 1 + count:
-        raise ValueError(f"selection: a graph takes {drawn} chunks at once, {1 + count} are drawn")
+    name, drawn = ("selection", "drawn") if manifest.base else ("step", "actions")
+    found = graphs[name].inputs[drawn].shape[1 if manifest.base else 0]
+    if not 1 <= count <= LARGEST_SIZE or found != 1 + count:
+        raise ValueError(f"selection: graph {name!r} takes {found} chunks at once, {1 + count} are drawn")
 
 
 def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:

@@ -124,7 +124,7 @@ def of_decision(result: dict[str, Any]) -> str:
     described = (
         f"Median CPU time of one thread over {found['decisions']} decisions among {found['candidates']} candidates."
     )
-    gap = f"Largest difference of an executed action: {found['max_difference']:.1e}."
+    gap = f"Largest difference of values and actions: {found['max_difference']:.1e}."
     return "\n".join([*lines, "", f"{described} {gap} {_origin(result, 'decide')}"])
 
 

@@ -30,7 +30,7 @@ def measure(count: int) -> dict[str, Any]:
         count: Number of observations.
 
     Returns:
-        Median CPU milliseconds, and the largest difference of an executed action between torch and the graphs.
+        Median CPU milliseconds, and the largest difference of values and executed actions between torch and the graphs.
     """
     torch.set_num_threads(1)
     own, (_, learning) = Prompt(), random_policy()
@@ -69,6 +69,7 @@ def measure(count: int) -> dict[str, Any]:
             candidates, values = timed("torch_decide_ms", selector.judged, *of_torch)
             features = timed("ort_encode_ms", program.sample, feeds, drawn).features
             chosen = timed("ort_decide_ms", program.select, features, index, noise, drawn, free, 0)
-            gaps.append(float(np.abs(chosen.actions - candidates[0, int(values.argmax())].numpy()).max()))
+            pairs = [(chosen.values, values[0]), (chosen.actions, candidates[0, int(values.argmax())])]
+            gaps += [float(np.abs(ours - theirs.numpy()).max()) for ours, theirs in pairs]
     times = {part: statistics.median(each) for part, each in spent_ms.items()}
     return {"decisions": count, "candidates": CANDIDATES, **times, "max_difference": max(gaps)}

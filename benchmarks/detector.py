@@ -217,7 +217,8 @@ def table(result: dict[str, Any]) -> str:
             f"{np.mean([row[name] for row in rivals]):.1%}" for name in ("false_success", "false_failure")
         )
         most = max(row["false_success"] for row in rivals)
-        lines.append(f"| {ANSWERS[-1]}, lerobot's reward classifier |  | {wrong} | never asks | 0 | {most:.1%} |")
+        seeds = ", ".join(str(cell["seed"]) for cell in cells if cell["part"] == "lerobot")
+        lines.append(f"| {ANSWERS[-1]}, lerobot's reward classifier (seed {seeds}) |  | {wrong} |  | 0 | {most:.1%} |")
     episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
     lines += [
         "",
@@ -225,12 +226,17 @@ def table(result: dict[str, Any]) -> str:
         f"{', '.join(str(cell['seed']) for cell in recorded)}. Of the practice episodes {episodes} succeed.",
         *_practice_table(cells),
         *_noise_table(cells),
-        *detector_replay.stop_lines(cells),
-        *detector_replay.shift_lines(cells),
         "",
         f"{_speed_note(result)}{origin(cells)} Command: `{result['command']}`.",
     ]
     return "\n".join(lines)
+
+
+def replayed(result: dict[str, Any]) -> str:
+    """Markdown: when a run of ticks ends attempts, then what the detector says of changed scenes."""
+    cells = [cell for cell in result["cells"] if cell["part"] in ("stops", "shifts")]
+    about = f"{origin(cells)} Command: `python -m benchmarks detector --parts stops shifts`."
+    return "\n".join([*detector_replay.stop_lines(cells), *detector_replay.shift_lines(cells), "", about]).strip()
 
 
 def _practice_table(cells: list[dict[str, Any]]) -> list[str]:

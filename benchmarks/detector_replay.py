@@ -332,7 +332,7 @@ def stop_lines(cells: Sequence[Mapping[str, Any]]) -> list[str]:
     if not measured:
         return []
     groups = [[cell for cell in measured if (cell["seed"] >= HELD_OUT_SEED) is late] for late in (False, True)]
-    titles = [f"seeds {', '.join(str(cell['seed']) for cell in group) or '-'}" for group in groups]
+    titles = [f"seed {', '.join(str(cell['seed']) for cell in group) or '-'}" for group in groups]
     lines = [
         "",
         f"| labels, vote, ticks in a row | {titles[0]}: found within {_SOON}, {_LATER} ticks; cut short "

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing and gather all cells."""
-    settings = {"config": read_yaml(config_file("demo")), "controls": CONTROLS, "alone": own_settings("alone")}
+    settings = {"config": read_yaml(config_file("demo")), "controls": CONTROLS, "alone": own_settings("imagined")}
     cells = Cells(options.out / "demo", settings)
     runs = options.runs / cells.digest
     missing = [seed for seed in options.seeds if f"seed-{seed}" not in cells]

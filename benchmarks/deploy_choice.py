@@ -1,8 +1,8 @@
 """The cost of best-of-N selection. `python -m benchmarks deploy-choice` times the decision alone, in torch and as graph
 `selection`, and compares what they select. `deploy` times whole chunks with it, as one of its cells.
 
-Policy, critic and residual are those of `configs/alone.yaml` with random weights: the cost does not depend on what has
-been learned.
+Policy, critic and residual are those of `configs/imagined.yaml` with random weights: the cost does not depend on what
+has been learned.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from benchmarks.timing import block_ms, perturb
 from vla_rl.core.protocols import Policy
 
 DRAWS = (8, 32)
-_CONFIG = Path("configs/alone.yaml")
+_CONFIG = Path("configs/imagined.yaml")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -173,5 +173,5 @@ def lines_of(cell: dict[str, Any] | None) -> list[str]:
         columns = (rows[kind, draws, residuals] for kind in ("torch", "onnx"))
         cells = " | ".join(f"{row['ms']:.2f} | {row['ratio']:.1f}" for row in columns)
         lines.append(f"| {label} | {cells} |")
-    described = "Policy, critic and edit of `configs/alone.yaml`, one thread; medians of blocks that take turns."
+    described = "Policy, critic and edit of `configs/imagined.yaml`, one thread; medians of blocks that take turns."
     return [*lines, "", described]

@@ -1,7 +1,7 @@
 """The success detector on recorded practice, by number of first answers, and practice on its labels.
 
-*recorded*: the supervised policy of the preset `alone` plays one round. A detector is fitted on the demonstrations and
-on the first answers, in several random orders of the episodes, and judges all others. A true answer stands for a
+*recorded*: the supervised policy of the preset `imagined` plays one round. A detector is fitted on the demonstrations
+and on the first answers, in several random orders of the episodes, and judges all others. A true answer stands for a
 person. *practice*: filtered behavior cloning for two rounds, on true outcomes and on labels (round 1 by hand, then the
 detector), from the same supervised policy. *stops*, *shifts*: the recorded attempts, played again (see
 `benchmarks.detector_replay`). *lerobot*: its reward classifier on the same answers. *noise*: the preset `alone` on
@@ -34,7 +34,7 @@ _PRACTICED = ["budget.rounds=2", "budget.steps_per_round=200", "budget.evaluatio
 _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
 _BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_rounds=2"]
 _NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"]}
-_NOISY = ["--config", "alone", "task.env=" + TASK, "workers=0", "torch_threads=1"]
+_NOISY = ["--config", "imagined", "task.env=" + TASK, "workers=0", "torch_threads=1"]
 _NOISY += ["budget.rounds=2", "budget.check_episodes=0", "budget.evaluation_episodes=300"]
 _SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
 
@@ -73,9 +73,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run_base(base: Path, seed: int) -> None:
-    """Play a round of the supervised policy, unless a run of the preset `alone` of this seed has done so."""
+    """Play a round of the supervised policy, unless a run of the preset `imagined` of this seed has done so."""
     if not all((base / f"episodes/episodes/round001-{index:05d}.zarr.zip").exists() for index in range(_EPISODES)):
-        run_verb(["train", "--config", "alone", "--seed", str(seed), *_SHARED, *_RECORDED], base)
+        run_verb(["train", "--config", "imagined", "--seed", str(seed), *_SHARED, *_RECORDED], base)
 
 
 def _recorded(base: Path, seed: int) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _speed(base: Path) -> dict[str, Any]:
 def _practice(runs: Path, seed: int, labels: str) -> dict[str, Any]:
     folder = runs / f"practice-{seed}-{labels}"
     base = runs / f"base-{seed}"
-    arguments = ["train", "--config", "alone", "--seed", str(seed), "--from", str(base), *_SHARED, *_PRACTICED]
+    arguments = ["train", "--config", "imagined", "--seed", str(seed), "--from", str(base), *_SHARED, *_PRACTICED]
     run_verb([*arguments, *_LABELS[labels]], folder)
     success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]
     about = {"part": "practice", "task": TASK, "seed": seed, "labels": labels}

@@ -35,6 +35,7 @@ _TINY += ["budget.demonstrations=2", "budget.episodes_per_round=2", "budget.step
 _TINY += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
 _BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
+_BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2"]
 # As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
 _DEMO += ["task.difficulty=0", "task.declare.max_episode_steps=70"]
@@ -45,8 +46,9 @@ SMALLER = {
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
     r"vla-rl train .*staleness=": [*_TINY, "workers=1"],
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
-    r"vla-rl train .*algorithm=residual_td": [*_TINY, "learning.td.updates=4", "learning.distill_steps=2"],
-    r"vla-rl train .*(--config alone|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
+    r"vla-rl train .*(--config imagined|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
+    r"vla-rl train .*algorithm=residual_ppo": _TINY,
+    r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
     r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],

@@ -1,8 +1,8 @@
 """Practice without a person on a real robot's budget: is a policy ever worse than the one that it began with?
 
-Per task, seed and budget one round of `vla-rl train --config alone`: two thirds of the episodes are practice, one third
-the check of the new policy (`budget.check_episodes`). Both policies are then evaluated on many held-out seeds. Finished
-cells are kept in OUT/few/; cells that have not been run are left out.
+Per task, seed and budget one round of `vla-rl train --config imagined`: two thirds of the episodes are practice, one
+third the check of the new policy (`budget.check_episodes`). Both policies are then evaluated on many held-out seeds.
+Finished cells are kept in OUT/few/; cells that have not been run are left out.
 """
 
 import argparse

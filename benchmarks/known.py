@@ -1,4 +1,4 @@
-"""Known benchmarks: `residual_td` with one set of options, and two rivals, beside the published figures of others.
+"""Known benchmarks: the preset `alone`, unchanged, and two rivals beside the published figures of other groups.
 
 Per task and seed, all methods start from the same supervised policy and get 450 practice episodes without a person. A
 cell is one run, kept in OUT/known/; an interrupted benchmark continues where it was. Run it where the suites are
@@ -28,9 +28,9 @@ from vla_rl.report.run_files import PARTS, Evaluation, Run, read_run
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.training.evaluation import evaluate_parts
 
-OURS = "residual_td"
+OURS = "alone"
 _METHODS = {
-    OURS: METHODS[OURS],
+    OURS: [],
     "filtered_bc": METHODS["filtered_bc"],
     "residual_ppo": [*METHODS["residual_ppo"], "budget.evaluate_every_round=false"],
 }

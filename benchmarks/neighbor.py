@@ -140,7 +140,7 @@ def _config() -> Any:
     from vla_rl.core.config_files import config_file
     from vla_rl.training.config import RunConfig
 
-    return load_config(RunConfig, config_file("alone"))
+    return load_config(RunConfig, config_file("imagined"))
 
 
 def _demonstrate(folder: Path, demonstrations: int) -> None:

@@ -101,7 +101,7 @@ def open_cells(out: Path) -> Cells:
 
 def practice_alone() -> dict[str, Any]:
     """The config of practice alone, one core a run, in float32 as all published runs are."""
-    config = read_yaml(config_file("alone"))
+    config = read_yaml(config_file("imagined"))
     del config["supervised"]["actor"]["precision"]
     return {**config, "torch_threads": 1}
 
@@ -240,12 +240,22 @@ def _arguments(cell: Cell) -> list[str]:
     one_core = ["workers=0", f"environments_per_worker={_AT_ONCE}", "torch_threads=1"]
     harder = [] if cell.task == TASKS[0] else ["task.difficulty=0.5"]
     judged = f"budget.evaluation_episodes={_EVALUATION_EPISODES}"
-    return ["train", "--config", "alone", "--seed", str(cell.seed), f"task.env={cell.task}", *harder, judged, *one_core]
+    return [
+        "train",
+        "--config",
+        "imagined",
+        "--seed",
+        str(cell.seed),
+        f"task.env={cell.task}",
+        *harder,
+        judged,
+        *one_core,
+    ]
 
 
 def run_base(cell: Cell, runs: Path, changes: Sequence[str] = ()) -> None:
     """Make the supervised policy of a task and seed and evaluate it, if that has not been done."""
-    run_verb([*_arguments(cell), *in_float32("alone"), "budget.rounds=0", *changes], runs / cell.base)
+    run_verb([*_arguments(cell), *in_float32("imagined"), "budget.rounds=0", *changes], runs / cell.base)
 
 
 def _run_cell(cell: Cell, runs: Path, found: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -282,7 +292,7 @@ def _begin_with_twin(cell: Cell, runs: Path, twins: dict[str, dict[str, Any]]) -
         shutil.rmtree(unfinished, ignore_errors=True)
         shutil.copytree(twin, unfinished)
         config = read_yaml(unfinished / "config.yaml")
-        config["budget"]["rounds"] = load_config(RunConfig, config_file("alone"), METHODS[cell.method]).budget.rounds
+        config["budget"]["rounds"] = load_config(RunConfig, config_file("imagined"), METHODS[cell.method]).budget.rounds
         (unfinished / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
         RunFolder(unfinished).write_summary({**RunFolder(unfinished).read_summary(), "finished": False})
         unfinished.replace(folder)
@@ -302,7 +312,7 @@ def practise_from(cell: Cell, runs: Path, changes: list[str]) -> float:
 
 
 def _practice(cell: Cell, runs: Path, changes: list[str]) -> list[str]:
-    return [*_arguments(cell), *in_float32("alone", changes), "--from", str(runs / cell.base), *changes]
+    return [*_arguments(cell), *in_float32("imagined", changes), "--from", str(runs / cell.base), *changes]
 
 
 def _without_search(run: Path) -> dict[str, float]:

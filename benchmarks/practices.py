@@ -1,4 +1,4 @@
-"""Ways to practice without a person, by row of the benchmark `outcomes`: changes to the preset `alone`."""
+"""Ways to practice without a person, by row of the benchmark `outcomes`: changes to the preset `imagined`."""
 
 OURS = (
     "imagined_edit",

@@ -20,7 +20,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.statistics import wilson_interval
 
-_PRESETS = {"train": ["demo"], "demo": ["demo", "alone"], "finetune": ["finetune"]}
+_PRESETS = {"train": ["demo"], "demo": ["demo", "imagined"], "finetune": ["finetune"]}
 """Verb -> the presets that it reads without being asked."""
 
 

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Run the missing pairs of rounds, then every command that often, in turn."""
-    cells = Cells(options.out / "speed", {"config": read_yaml(config_file("alone"))})
+    cells = Cells(options.out / "speed", {"config": read_yaml(config_file("imagined"))})
     for seed in range(options.pairs if options.before else 0):
         cells.once(f"pair-{seed}", functools.partial(pair, options.before.resolve(), seed))
     if options.device:
@@ -108,7 +108,9 @@ def round_on(device: str) -> dict[str, Any]:
 
 def _round(checkout: Path, *changes: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        config = str(checkout / "configs" / "alone.yaml")
+        # An earlier commit has it under its former name.
+        configs = [checkout / "configs" / name for name in ("imagined.yaml", "alone.yaml")]
+        config = str(next(path for path in configs if path.exists()))
         arguments = [str(_HERE / "benchmarks" / "speed_round.py"), f"{folder}/run", config, *changes]
         environment = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(

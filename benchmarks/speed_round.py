@@ -1,7 +1,7 @@
 """Processor seconds of the stages of one round of practice, printed as JSON. With ``device=cuda``: wall-clock seconds.
 
 `benchmarks.speed` runs it on two checkouts of the package in turn, so it uses only what both have.
-Example: python benchmarks/speed_round.py RUN_DIR configs/alone.yaml seed=0
+Example: python benchmarks/speed_round.py RUN_DIR configs/imagined.yaml seed=0
 """
 
 import functools

@@ -10,7 +10,6 @@ from typing import Any
 
 from benchmarks.cells import Cells, origin
 from benchmarks.outcomes import practice_alone
-from benchmarks.practices import METHODS
 from benchmarks.runs import RunningVerb, evaluations, in_float32, run_verb
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.report.outcomes import metrics_of
@@ -18,7 +17,6 @@ from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import wilson_interval
 
 _ROUNDS = 3
-_PRACTICE = METHODS["residual_td"]
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
 _LOGGED = (
     "proxy_unexplained",
@@ -57,7 +55,7 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
         seeds: Seeds of the runs.
         rounds: Largest number of new rounds per cell; 0: only the supervised base policy.
     """
-    cells = Cells(out / "any_policy", {"config": practice_alone(), "practice": _PRACTICE})
+    cells = Cells(out / "any_policy", {"config": practice_alone()})
     for seed in seeds:
         for base in bases:
             if f"{base}-{seed}" not in cells and (found := _advance(base, seed, runs / cells.digest, rounds)):
@@ -96,7 +94,7 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     of_base, of_practice = BASES[base]
     first, folder = runs / f"{'act' if of_base else 'flow'}-{seed}", runs / f"{base}-{seed}"
     policy = first / "policies" / "version_0000"
-    of_seed = ["train", "--config", "alone", f"seed={seed}", *_SAME, *in_float32("alone")]
+    of_seed = ["train", "--config", "imagined", f"seed={seed}", *_SAME, *in_float32("imagined")]
     if any(change == "policy.kind=lerobot" for change in of_base):
         of_base = [*of_base, f"policy.folder={_act(runs / 'act')}"]
     run_verb([*of_seed, "budget.rounds=0", *of_base], first)
@@ -109,7 +107,7 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     for _ in range(rounds):
         done = len(evaluations(folder)) - 1 if (folder / "summary.json").exists() else 0
         if done < 1:
-            run_verb([*of_seed, "budget.rounds=1", *proxy, *_PRACTICE, *of_practice], folder)
+            run_verb([*of_seed, "budget.rounds=1", *proxy, *of_practice], folder)
         elif done < _ROUNDS:
             resumed = [sys.executable, "-m", "vla_rl.cli.main", "train", "--resume", str(folder)]
             RunningVerb([*resumed, f"budget.rounds={done + 1}"], folder.with_name(f"{folder.name}.log")).wait_or_fail()

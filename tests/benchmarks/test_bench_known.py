@@ -85,7 +85,7 @@ def test_rivals_are_compared_run_by_run() -> None:
 
 def test_the_table_names_the_differences_to_published_figures() -> None:
     shown = table({"cells": [cell("vla_rl/MetaWorldBoxClose-v0")], "command": "python -m benchmarks known"})
-    assert "| vla_rl/MetaWorldBoxClose-v0 | 3 | `residual_td` | 1 | 50% [40, 60] | 300: 70%, **90% [83, 94]** " in shown
+    assert "| vla_rl/MetaWorldBoxClose-v0 | 3 | `alone` | 1 | 50% [40, 60] | 300: 70%, **90% [83, 94]** " in shown
     assert "| 80%, 80%, 90% | 90k (45k) |" in shown
     assert "action repeat 2" in shown
     assert table({"cells": []}) == "Not measured yet."

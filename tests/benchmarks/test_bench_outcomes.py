@@ -20,7 +20,7 @@ def test_a_curve_is_read_after_each_third_of_the_rounds() -> None:
 
 def test_every_method_has_as_many_episodes_and_rounds_that_thirds_can_be_made_of() -> None:
     for name, changes in METHODS.items():
-        budget = load_config(RunConfig, config_file("alone"), changes).budget
+        budget = load_config(RunConfig, config_file("imagined"), changes).budget
         asked = 1200 if name.endswith("_1200") else 450
         assert budget.rounds * budget.episodes_per_round == (0 if name == "sft" else asked)
         assert budget.rounds % 3 == 0 or name.endswith("_1200")
@@ -28,7 +28,7 @@ def test_every_method_has_as_many_episodes_and_rounds_that_thirds_can_be_made_of
 
 def test_the_twin_without_imagination_teaches_as_ours_does() -> None:
     ours, twin = (
-        load_config(RunConfig, config_file("alone"), METHODS[name]) for name in ("imagined_edit", "unimagined")
+        load_config(RunConfig, config_file("imagined"), METHODS[name]) for name in ("imagined_edit", "unimagined")
     )
     for name in ("distill_steps", "actor", "mixture", "credit", "critic", "critic_training", "discount"):
         assert getattr(twin.learning, name) == getattr(ours.learning, name), name

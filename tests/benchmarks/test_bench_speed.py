@@ -53,7 +53,7 @@ def test_a_round_on_another_device_is_timed_stage_by_stage(monkeypatch: pytest.M
 
     def tiny_round(checkout: Path, *changes: str) -> dict[str, Any]:
         assert changes == ("device=cpu",)
-        return speed_round.main(tmp_path / "run", checkout / "configs" / "alone.yaml", [*TINY, *changes])
+        return speed_round.main(tmp_path / "run", checkout / "configs" / "imagined.yaml", [*TINY, *changes])
 
     monkeypatch.setattr(speed, "_round", tiny_round)
     for owner, name in [*speed_round._PARTS, (PracticeRun, "_do")]:

@@ -100,9 +100,9 @@ def test_a_section_in_which_one_option_is_set_keeps_the_defaults_of_its_field(tm
     assert config_from_dict(Tuned, {"inner": {"limit": 7}}).inner == Inner(limit=7)
 
     run = load_config(
-        RunConfig, config_file("alone"), ["learning.actor.batch_size=2", "learning.best_of_n.offset_std=2"]
+        RunConfig, config_file("imagined"), ["learning.actor.batch_size=2", "learning.best_of_n.offset_std=2"]
     )
-    usual = load_config(RunConfig, config_file("alone")).learning
+    usual = load_config(RunConfig, config_file("imagined")).learning
     assert run.learning == replace(
         usual, actor=replace(usual.actor, batch_size=2), best_of_n=replace(usual.best_of_n, offset_std=2.0)
     )

@@ -441,10 +441,10 @@ TINY_ALONE = (
 def test_what_practiced_alone_is_exported_and_follows_its_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From `vla-rl train --config alone` to a deployment that chooses as the trained policy, version after version."""
+    """From `vla-rl train --config imagined` to a deployment that chooses as the policy does, version after version."""
     run, out = tmp_path / "run", tmp_path / "out"
     options = [option for line in TINY_ALONE for option in line.split()]
-    assert main(["train", "--config", "alone", "--out", str(run), *options]) == 0
+    assert main(["train", "--config", "imagined", "--out", str(run), *options]) == 0
     assert main(["export", str(run), "--version", "1", "--out", str(out), "--calibration", str(run / "episodes")]) == 0
     assert "ok  choice among draws: torch's choice in " in capsys.readouterr().out
     policy = load(out)

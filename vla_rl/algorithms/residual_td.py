@@ -13,10 +13,9 @@ observation, and t is the tick. a_1:C are the C actions of a chunk. After them t
     max over mu of E[mean_m sigmoid(Q_m(z, t, a + mu))] - c E[(mu / sigma)^2],   c = size_cost
 
 So value travels backward from chunk to chunk, and a chunk is worth what it makes possible, not only how its own episode
-ended. Q' is a slow copy. sigma is how far the chunks in the data were moved in each dimension of an action: Q knows
-nothing about larger offsets, and overrates some. So the first residuals are small. Practice moves chunks farther, and
-the residuals of later rounds grow with what the data say.
-The chunk critic is trained as well. It selects where ``best_of_n.num_samples`` is above 1.
+ended. Q' is a slow copy. sigma is how far the chunks in the data were moved in each dimension of an action. Q knows
+nothing about larger offsets, and overrates some. So a residual stays near what practice has tried. The chunk critic
+is trained as well. It selects where ``best_of_n.num_samples`` is above 1.
 """
 
 import copy

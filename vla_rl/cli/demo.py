@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, config=DEFAULT_CONFIG, out=DEFAULT_OUT)
     parser.add_argument(
         "--alone",
-        default="alone",
+        default="imagined",
         metavar="CONFIG",
-        help="how a second run practices without a person, on the other core (default: alone; '': there is none)",
+        help="how a second run practices without a person, on the other core (default: imagined; '': there is none)",
     )
     parser.add_argument("--port", type=int, default=0, help="of the page that shows the run (default: any free one)")
 

@@ -93,7 +93,9 @@ class Practice:
                 "workers": 0,
             }
             changes = override_items({**fixed, **(settings or {})})
-            self.config: RunConfig = load_config(RunConfig, None, changes, {**read_yaml(config_file("alone")), **own})
+            self.config: RunConfig = load_config(
+                RunConfig, None, changes, {**read_yaml(config_file("imagined")), **own}
+            )
             if (path / "config.yaml").exists():
                 self.folder, known = RunFolder.open(path, RunConfig)
                 check_same(known, self.config, path, but=("budget.rounds",))

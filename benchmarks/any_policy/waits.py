@@ -23,7 +23,7 @@ _EXECUTED = 6  # actions of a chunk, as in practice
 
 
 class Prompt:
-    """The policy of `configs/alone.yaml` with random weights."""
+    """The policy of `configs/imagined.yaml` with random weights."""
 
     version = 0
 

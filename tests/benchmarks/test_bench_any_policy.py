@@ -70,11 +70,11 @@ def test_the_act_of_the_benchmark_is_one_of_lerobots(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_slow_remote_base_policy_acts_and_its_waits_are_counted() -> None:
     slow, prompt, fast = waits.measure(30)
-    assert prompt["first_plan_ticks"] <= slow["first_plan_ticks"] < fast["first_plan_ticks"]
-    assert slow["ticks"] >= 30
     assert slow["first_plan_ticks"] >= 2, "80 ms are more than a tick of 50 ms"
-    assert slow["waits"] == slow["lost_ticks"] + slow["held_ticks"]
-    assert slow["waits"] <= 3  # the machine of the tests has other work
+    assert fast["first_plan_ticks"] >= 4, "and four of 20 ms"
+    for row in (slow, prompt, fast):
+        assert row["first_plan_ticks"] + row["ticks"] + row["lost_ticks"] >= 30
+        assert row["waits"] == row["lost_ticks"] + row["held_ticks"]
 
 
 def test_a_part_keeps_the_figures_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

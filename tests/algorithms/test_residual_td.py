@@ -12,6 +12,7 @@ from vla_rl.algorithms import residual_td
 from vla_rl.algorithms.sampling import torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Observation
+from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.folders import load_policy
 from vla_rl.training.algorithms import make_algorithm, save_learned
 
@@ -95,12 +96,17 @@ def test_a_single_member_is_refused() -> None:
         tiny("residual_td", critic={"members": 1})
 
 
-def test_the_residual_acts_alone_or_a_critic_selects_how_far_it_goes(make_cache) -> None:
-    alone = learner(make_cache(MIXED))
-    alone.update(0)
-    selector = alone.selector()
-    assert selector.critic is None
-    assert selector.residual is alone.residual
-    selecting = learner(make_cache(MIXED), best_of_n={"num_samples": 4})
-    selecting.update(0)
-    assert selecting.selector().critic is selecting.critic
+def test_the_residual_moves_the_only_sample_whole(make_cache) -> None:
+    algorithm = learner(make_cache(MIXED))
+    algorithm.update(0)
+    with torch.no_grad():
+        algorithm.residual._last.bias.fill_(0.2)
+    selector, model = algorithm.selector(), algorithm.model.eval()
+    assert (selector.critic, selector.config.num_samples) == (algorithm.critic, 1), "a deployment needs the critic"
+    alone = BestOfN(None, selector.config, selector.residual, selector.ticks)
+    observation = algorithm.data.inputs(np.arange(3))
+    noise = torch.randn(3, selector.noise_rows(model.horizon), model.spec.action_dim)
+    chosen, moved = (each.draw(model, observation, torch.zeros(3), noise, None) for each in (selector, alone))
+    torch.testing.assert_close(chosen, moved)
+    plain = model.draw(*observation, noise[:, : model.horizon], None)
+    assert float((chosen - plain).detach().abs().max()) > 0.01

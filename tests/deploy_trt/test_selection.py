@@ -430,21 +430,25 @@ TINY_ALONE = (
     "policy.vision.widths=[8,16] policy.expert.width=32 policy.expert.layers=1 policy.expert.heads=2",
     "supervised.actor.batch_size=8 supervised.actor.warmup_steps=2",
     "learning.distill_steps=2 learning.actor.batch_size=8",
-    "learning.critic.members=2 learning.critic.hidden=[16] learning.best_of_n.offset_std=0.1",
-    "learning.dynamics.steps=8 learning.value.steps=8",
-    "learning.branches.updates=2 learning.branches.branches=16",
+    "learning.critic.members=2 learning.critic.hidden=[16]",
     "workers=0 environments_per_worker=3",
 )
+OWN = {
+    "alone": "learning.td.updates=60",
+    "imagined": "learning.dynamics.steps=8 learning.value.steps=8 learning.best_of_n.offset_std=0.1 "
+    "learning.branches.updates=2 learning.branches.branches=16",
+}
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("preset", OWN)
 def test_what_practiced_alone_is_exported_and_follows_its_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    preset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From `vla-rl train --config imagined` to a deployment that chooses as the policy does, version after version."""
+    """From `vla-rl train --config alone` to a deployment that chooses as the trained policy, version after version."""
     run, out = tmp_path / "run", tmp_path / "out"
-    options = [option for line in TINY_ALONE for option in line.split()]
-    assert main(["train", "--config", "imagined", "--out", str(run), *options]) == 0
+    options = [option for line in (*TINY_ALONE, OWN[preset]) for option in line.split()]
+    assert main(["train", "--config", preset, "--out", str(run), *options]) == 0
     assert main(["export", str(run), "--version", "1", "--out", str(out), "--calibration", str(run / "episodes")]) == 0
     assert "ok  choice among draws: torch's choice in " in capsys.readouterr().out
     policy = load(out)

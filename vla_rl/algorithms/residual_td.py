@@ -36,7 +36,7 @@ from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import SegmentKind
 from vla_rl.policies.base import draw_from_flat, example_row
-from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic
+from vla_rl.policies.best_of_n import BestOfNConfig, ChunkCritic
 
 logger = logging.getLogger(__name__)
 _LEARNING_RATE = 3e-4  # of Adam, for Q and mu
@@ -199,13 +199,6 @@ class ResidualTD(ResidualLearner):
         value = slow(self._moved(chunks.drawn[later], offset)).sigmoid()[two].amin(0)
         gain = self.config.discount**self.config.critic.chunk_ticks
         return torch.where(later >= 0, gain * value, chunks.outcome[chosen])
-
-    def selector(self) -> BestOfN:
-        """Return the residual alone, which a single sample needs, or what selects among several."""
-        selector = super().selector()
-        if selector.config.num_samples > 1:
-            return selector
-        return BestOfN(None, selector.config, self.residual, selector.ticks)
 
     @staticmethod
     def _moved(rows: Tensor, offset: Tensor) -> Tensor:

@@ -36,15 +36,8 @@ PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 _BRIEF = ["budget.steps_per_round=40", "budget.evaluation_episodes=8", "workers=0", "torch_threads=1"]
 _DEMO = ["--config", "demo", *_BRIEF, "budget.demonstrations=4", "budget.supervised_steps=60", "budget.rounds=2"]
 _DEMO += ["budget.episodes_per_round=12"]
-_ALONE = [
-    "--config",
-    "imagined",
-    *_BRIEF,
-    "task.difficulty=0",
-    "budget.demonstrations=6",
-    "budget.supervised_steps=250",
-]
-_ALONE += ["budget.episodes_per_round=24", "supervised.actor.precision=float32"]
+_ALONE = ["--config", "imagined", *_BRIEF, "task.difficulty=0", "budget.demonstrations=6"]
+_ALONE += ["budget.supervised_steps=250", "budget.episodes_per_round=24", "supervised.actor.precision=float32"]
 _OF_OUTCOMES = ("imagined_edit", "residual_ppo", "habc", "filtered_bc")
 _FINETUNE = ["steps=60", "checkpoint_every=30", "learning.actor.batch_size=32"]
 

@@ -240,17 +240,8 @@ def _arguments(cell: Cell) -> list[str]:
     one_core = ["workers=0", f"environments_per_worker={_AT_ONCE}", "torch_threads=1"]
     harder = [] if cell.task == TASKS[0] else ["task.difficulty=0.5"]
     judged = f"budget.evaluation_episodes={_EVALUATION_EPISODES}"
-    return [
-        "train",
-        "--config",
-        "imagined",
-        "--seed",
-        str(cell.seed),
-        f"task.env={cell.task}",
-        *harder,
-        judged,
-        *one_core,
-    ]
+    begun = ["train", "--config", "imagined", "--seed", str(cell.seed)]
+    return [*begun, f"task.env={cell.task}", *harder, judged, *one_core]
 
 
 def run_base(cell: Cell, runs: Path, changes: Sequence[str] = ()) -> None:

@@ -88,16 +88,8 @@ def _successes(cells: list[dict[str, Any]], kind: str) -> NDArray[np.float64]:
 
 
 def _measure(seed: int, runs: Path) -> dict[str, Any]:
-    arguments = [
-        "train",
-        "--config",
-        "imagined",
-        "--seed",
-        str(seed),
-        *CHANGES,
-        "torch_threads=1",
-        *in_float32("imagined"),
-    ]
+    begun = ["train", "--config", "imagined", "--seed", str(seed)]
+    arguments = [*begun, *CHANGES, "torch_threads=1", *in_float32("imagined")]
     deaf, base, practiced = (runs / f"{seed}-{kind}" for kind in KINDS)
     cpu_s = 0.0
     for folder, changes in (

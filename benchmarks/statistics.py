@@ -64,7 +64,7 @@ def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: ND
 
     Args:
         outcome: Y, [n], 1 or 0, of real episodes.
-        foretold: F, [n], predictions for the same starts. No predictor has seen the outcomes of these episodes.
+        foretold: F, [n], predicted success for the same starts, by predictors trained on other episodes.
         elsewhere: F', [N], of further starts from the same distribution.
 
     Raises:

@@ -23,8 +23,8 @@ FLAT = 1e-4
 def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
     """Copy of a compiled model in which these meshes are coarse hulls. It can be drawn with the data of the original.
 
-    Only the arrays of which pictures are made differ: the physics of the copy is not that of the original. The meshes
-    lose their texture. Flat meshes stay unchanged.
+    Do not simulate the copy: only the arrays for drawing are right. The meshes lose their texture. Flat meshes stay
+    unchanged.
 
     Raises:
         UserError: the model has no mesh of such a name.

@@ -18,7 +18,7 @@ from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
 DELAY_S = 0.08
 _HERE, _THERE = "same process, no delay", "another process, 80 ms late"
 ROWS = ((_THERE, 20), (_HERE, 20), (_THERE, 50))
-"""Where the base policy is, and the control rate, Hz: that of the default task, and a faster one."""
+"""Place of the base policy, and control rate in Hz. The default task runs at 20 Hz."""
 _EXECUTED = 6  # actions of a chunk, as in practice
 
 

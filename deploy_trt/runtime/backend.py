@@ -32,7 +32,7 @@ class Backend(ABC):
         Args:
             start: float32 [1, H, A], as the result.
             fixed: The inputs that are the same in all steps.
-            stepped: Those that are not, one mapping per step.
+            stepped: The inputs that change, one mapping per step.
         """
         actions = self.put(start)
         for inputs in stepped:

@@ -44,7 +44,7 @@ _SCRIPTS = {
 class Probe:
     """Whether a backend works here, in which version of its library, or why not, on one line.
 
-    ``compute_capability`` is that of the first GPU, such as 87 for an Orin; 0 where none is used.
+    ``compute_capability`` belongs to the first GPU, such as 87 for an Orin. It is 0 for a backend without a GPU.
     """
 
     works: bool

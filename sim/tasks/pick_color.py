@@ -19,7 +19,7 @@ class PickColorEnv(PickPlaceEnv):
 
     The pictures of a seed are equal for all of them. A policy that does not read the sentence succeeds once in three.
 
-    ``color`` is that of the cube that belongs in the tray, one of `COLORS`; other arguments as of `CameraEnv`.
+    ``color``, one of `COLORS`, names the cube that belongs in the tray. Other arguments: see `CameraEnv`.
     """
 
     expert = "sim.tasks.pick_color:PickColorExpert"

@@ -90,8 +90,8 @@ class PickPlaceExpert(Expert):
     ) -> NDArray[np.float64]:
         """Target [4] while the hand at the grip point ``here`` holds the cube, meters.
 
-        ``way`` [3] is from the cube to where it belongs, ``height`` that of the cube's base. ``over``: the cube is over
-        the tray's floor.
+        ``way`` [3] leads from the cube to its goal. ``height`` is the height of the cube's base. ``over`` says whether
+        the cube is over the tray's floor.
         """
         if over:
             way[2] += 2 * TRAY_FLOOR_HALF

@@ -75,7 +75,7 @@ def test_the_residual_grows_with_how_far_chunks_were_moved(make_cache) -> None:
         chunks.rows[:, -2 * width :] *= factor
         torch.manual_seed(0)
         size.append(algorithm.improve(chunks, torch_generator(0, "test", 1))["size"])
-    assert 0.005 < size[0] < 0.5 * size[1], "the same outcomes say less about an offset that nobody has tried"
+    assert 0.005 < size[0] < 0.5 * size[1], "an offset far from those in the data costs more"
 
 
 def test_half_of_a_batch_are_chunks_of_people(make_cache) -> None:
@@ -102,6 +102,7 @@ def test_the_residual_moves_the_only_sample_whole(make_cache) -> None:
     with torch.no_grad():
         algorithm.residual._last.bias.fill_(0.2)
     selector, model = algorithm.selector(), algorithm.model.eval()
+    assert selector.residual is algorithm.residual
     assert (selector.critic, selector.config.num_samples) == (algorithm.critic, 1), "a deployment needs the critic"
     alone = BestOfN(None, selector.config, selector.residual, selector.ticks)
     observation = algorithm.data.inputs(np.arange(3))
@@ -110,3 +111,10 @@ def test_the_residual_moves_the_only_sample_whole(make_cache) -> None:
     torch.testing.assert_close(chosen, moved)
     plain = model.draw(*observation, noise[:, : model.horizon], None)
     assert float((chosen - plain).detach().abs().max()) > 0.01
+
+
+def test_the_critic_selects_among_several_samples(make_cache) -> None:
+    selecting = learner(make_cache(MIXED), best_of_n={"num_samples": 4})
+    selecting.update(0)
+    assert selecting.selector().critic is selecting.critic
+    assert selecting.selector().config.num_samples == 4

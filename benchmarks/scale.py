@@ -165,8 +165,7 @@ def _collectors() -> dict[str, float]:
 def _nodes(kills: int) -> dict[str, float]:
     """Nodes of a cluster, processes of this machine, are killed one after the other while they play."""
     from ray.cluster_utils import Cluster
-
-    from vla_rl.training.ray_workers import RayRolloutPool
+    from vla_rl_ray import RayRolloutPool
 
     with tempfile.TemporaryDirectory() as name:
         pids = Path(name) / "pids"

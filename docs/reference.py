@@ -49,7 +49,7 @@ API = {
     ),
     "data": (
         "Data",
-        "data.store data.cache data.lerobot_import data.lerobot_export data.rosbag_import data.doctor",
+        "data.store data.cache data.lerobot_import data.lerobot_export data.doctor",
     ),
     "learning": (
         "Learning",

@@ -320,9 +320,8 @@ def _evaluation(
     """
     from vla_rl.training.evaluation import evaluation_jobs, run_missing
     from vla_rl.training.practice import make_pool
-    from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.simulator import SimulatorWorker
-    from vla_rl.training.workers import RolloutJob, RolloutPool
+    from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
 
     with opened(policy) as policy, on_disk(policy) as folder:
         config = _acting_config(as_env(env).task, _run_of(policy), changes)
@@ -335,7 +334,7 @@ def _evaluation(
                 for index, (start, task) in enumerate(places)
             ]
             build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
-            workers: RolloutPool | RayRolloutPool = RolloutPool(build, workers=0)
+            workers: Rollouts = RolloutPool(build, workers=0)
         else:
             jobs = evaluation_jobs(config, folder, out, episodes)
             workers = make_pool(config)

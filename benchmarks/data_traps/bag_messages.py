@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from vla_rl_bags import BagMapping, import_bag
 
 from benchmarks.data_traps.traps import expect
 from vla_rl.core.types import Episode
-from vla_rl.data.rosbag_import import BagMapping, import_bag
 from vla_rl.data.store import EpisodeStore
 
 START_NS = 1_700_000_000_000_000_000

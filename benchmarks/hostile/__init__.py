@@ -25,7 +25,7 @@ _WARM = (  # what verbs and readers import when they are called
     "deploy_trt.export",
     "deploy_trt.verify",
     "vla_rl.data.lerobot_import",
-    "vla_rl.data.rosbag_import",
+    "vla_rl_bags",
     "vla_rl.report.html",
     "vla_rl.training.finetune",
     "vla_rl.acting.world_folder",

@@ -234,7 +234,8 @@ def make_bag(folder: Path) -> None:
 
 
 def read_bag(folder: Path) -> str:
-    from vla_rl.data.rosbag_import import BagMapping, import_bag
+    from vla_rl_bags import BagMapping, import_bag
+
     from vla_rl.data.store import EpisodeStore
 
     store = EpisodeStore(folder / "taken")

@@ -12,7 +12,6 @@ from PIL import Image
 from run_maker import make_episode
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.registry import find
 from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records, to_json
 
 plain = st.recursive(
@@ -138,20 +137,3 @@ def test_tensorboard_shows_moving_pictures_and_a_table(tmp_path: Path):
         assert (moving.n_frames, moving.info["duration"], moving.height) == (6, 50, 128)
     table = found.Tensors("evaluate/table")[-1].tensor_proto.string_val[0].decode()
     assert "| 0 | 100 | 50.0% | 4 |\n| 1 | 200 | 75.0% | 4 |" in table
-
-
-def test_a_tracker_without_its_library_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name in ("wandb", "mlflow", "trackio"):
-        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-        with pytest.raises(UserError, match=f"pip install {name}"):
-            find("sinks", name)(tmp_path, {})
-
-
-def test_trackio_keeps_a_resumed_run_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("trackio", reason="an optional sink: pip install trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    for step in (50, 100):
-        with find("sinks", "trackio")(tmp_path, {"task": "toy"}) as sink:
-            sink.on_metrics(record(step, actor_loss=0.5))
-            sink.on_episode(make_episode("v0000-000000", 6, True))
-    assert len(list((tmp_path / "trackio" / "media").rglob("*.mp4"))) == 2

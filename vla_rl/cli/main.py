@@ -46,10 +46,8 @@ VERBS = {
 EXTRAS = {
     "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "PIL", "scipy", "rich"),
     "vlm": ("transformers",),
-    "ros": ("rosbags",),
     "trt": ("onnx", "onnxscript", "polygraphy"),
     "viz": ("rerun",),
-    "scale": ("ray",),
     "sign": ("cryptography",),
     "serve": ("websockets", "zmq"),
 }

@@ -23,9 +23,17 @@ KINDS = {
     "policies": "kind of policy",
     "takeovers": "takeover source",
     "sinks": "metric sink",
+    "sources": "source of episodes",
+    "rollouts": "pool of rollout workers",
     "outcomes": "success detector",
 }
 """Each kind of part, and what one of it is called in messages."""
+_APART = {
+    "examples/baselines": "awr threshold recap no_ve residual_ppo rtc_identity training_time_prefix vlash",
+    "plugins/vla_rl_bags": "bag",
+    "plugins/vla_rl_ray": "ray",
+    "plugins/vla_rl_trackers": "wandb mlflow trackio",
+}  # packages of our repository that are installed by themselves, and their parts
 OUR_PACKAGES = ("vla_rl", "world_model", "robot_io", "sim", "deploy_trt")
 
 
@@ -86,8 +94,11 @@ def _target(kind: str, name: str, path: tuple[str, ...]) -> tuple[str, str]:
     target = next(iter(points), name)
     module, colon, attribute = target.partition(":")
     if not (colon and module and attribute):
+        place = next((place for place, parts in _APART.items() if name in parts.split()), None)
         raise ConfigError(
-            f"there is no {KINDS[kind]} {name!r}.{did_you_mean(name, names(kind))} "
+            f"the {KINDS[kind]} {name!r} is not installed; in a checkout of vla-rl: pip install ./{place}"
+            if place
+            else f"there is no {KINDS[kind]} {name!r}.{did_you_mean(name, names(kind))} "
             f"Looked among the entry points {group(kind)!r} of the installed packages; any other is named module:Name"
         )
     return target, f", declared by {_package(points[target])}" if points else ""

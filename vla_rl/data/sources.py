@@ -11,23 +11,28 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import track
+from vla_rl.core.registry import find
 from vla_rl.core.types import Observation
 from vla_rl.data.episode_header import Survey
 from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot, survey_lerobot
-from vla_rl.data.rosbag_files import is_bag
-from vla_rl.data.rosbag_import import BagMapping, import_bag
 from vla_rl.data.store import EpisodeStore, add_new
 
 
 @dataclass(frozen=True)
 class DataMapping:
-    """How logged data becomes episodes, by kind of source. Stores need no mapping."""
+    """How logged data becomes episodes, by kind of source. Stores need no mapping.
+
+    Attributes:
+        lerobot: of LeRobotDatasets.
+        bag: of ROS 2 bags, the options that the package vla-rl-bags checks and reads (docs/bags.md).
+    """
 
     lerobot: LeRobotMapping = field(default_factory=LeRobotMapping)
-    bag: BagMapping = field(default_factory=BagMapping)
+    bag: dict[str, Any] = field(default_factory=dict)
 
 
 def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> list[str]:
@@ -113,8 +118,9 @@ def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
         return lambda store, _: _copy(found, store)
     if is_lerobot(source):
         return lambda store, mapping: import_lerobot(source, store, mapping.lerobot)
-    bags = [source] if is_bag(source) else _bags_in(source)
+    bags = [source] if _is_bag(source) else _bags_in(source)
     if bags:
+        import_bag = find("sources", "bag")
         return lambda store, mapping: [name for bag in bags for name in import_bag(bag, store, mapping.bag)]
     if not source.exists():
         raise UserError(f"there is no {source}; name an episode store, a run folder, a LeRobotDataset or a bag")
@@ -124,8 +130,13 @@ def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
     )
 
 
+def _is_bag(path: Path) -> bool:
+    """Return whether a path looks like a ROS 2 bag: a folder with metadata.yaml, or a single .mcap or .db3 file."""
+    return (path / "metadata.yaml").is_file() or (path.suffix in (".mcap", ".db3") and path.is_file())
+
+
 def _bags_in(source: Path) -> list[Path]:
-    return sorted(entry for entry in source.iterdir() if is_bag(entry)) if source.is_dir() else []
+    return sorted(entry for entry in source.iterdir() if _is_bag(entry)) if source.is_dir() else []
 
 
 def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:

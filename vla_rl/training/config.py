@@ -49,7 +49,7 @@ class RunConfig:
             or ``int8-dynamic`` use ONNX Runtime. ``trt`` uses TensorRT engines on this machine's GPU, built once and
             refitted with every version. Learning and evaluation stay in full precision, ``torch``.
         sinks: further subscribers of every metric, beside metrics.jsonl and TensorBoard: entry points of
-            ``vla_rl.sinks`` (wandb, mlflow, trackio) or ``module:Name``.
+            ``vla_rl.sinks`` (wandb, mlflow, trackio of plugins/vla_rl_trackers) or ``module:Name``.
     """
 
     task: TaskConfig = field(default_factory=TaskConfig)

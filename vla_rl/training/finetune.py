@@ -175,7 +175,7 @@ def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -
 
 
 def _has_size(config: FinetuneConfig) -> bool:
-    return bool(config.mapping.lerobot.image_size or config.mapping.bag.image_size)
+    return bool(config.mapping.lerobot.image_size or config.mapping.bag.get("image_size"))
 
 
 def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:

@@ -13,6 +13,7 @@ from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.protocols import Subscriber
+from vla_rl.core.registry import find
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.execution.strategies import find_strategy
 from vla_rl.training.config import FULL_PRECISION, RunConfig
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from vla_rl.algorithms.base import Algorithm
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
-    from vla_rl.training.ray_workers import RayRolloutPool
-    from vla_rl.training.workers import RolloutPool
+    from vla_rl.training.workers import Rollouts
 
 logger = logging.getLogger(__name__)
 
@@ -187,15 +187,15 @@ def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeS
     return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
 
 
-def make_pool(config: RunConfig) -> "RolloutPool | RayRolloutPool":
+def make_pool(config: RunConfig) -> "Rollouts":
     """Return the rollout workers of a run, where its config wants them."""
-    from vla_rl.training.ray_workers import RayRolloutPool
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
 
     build = functools.partial(SimulatorWorker, config)
     if config.ray is not None:
-        return RayRolloutPool(build, config.workers, config.ray)
+        cluster: Rollouts = find("rollouts", "ray")(build, config.workers, config.ray)
+        return cluster
     return RolloutPool(build, config.workers)
 
 

@@ -63,7 +63,7 @@ class RolloutWorker(Protocol):
 
 
 class Rollouts(Protocol):
-    """Runs jobs somewhere: `RolloutPool` on this machine, `vla_rl.training.ray_workers` on many."""
+    """Runs jobs somewhere: `RolloutPool` on this machine, the package vla-rl-ray on many. A context manager."""
 
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the jobs, yielding each once it is saved, in any order."""
@@ -72,6 +72,10 @@ class Rollouts(Protocol):
     def end(self) -> None:
         """End the workers and the episodes that they play; another thread's `run` raises. What was saved stays."""
         ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 def parts(jobs: Sequence[RolloutJob], workers: int) -> list[Sequence[RolloutJob]]:

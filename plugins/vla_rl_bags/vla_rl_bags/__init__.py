@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.config import config_from_dict
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
 from vla_rl.data.images import resized
-from vla_rl.data.rosbag_files import BagReader, decode_picture
-from vla_rl.data.rosbag_streams import Int64Array, NumberStream, PictureStream, Stream, StreamReader
 from vla_rl.data.store import EpisodeStore, add_new
+from vla_rl_bags.files import BagReader, decode_picture
+from vla_rl_bags.streams import Int64Array, NumberStream, PictureStream, Stream, StreamReader
 
 logger = logging.getLogger(__name__)
 
@@ -96,15 +97,15 @@ class BagMapping:
 
     def __post_init__(self) -> None:
         if not self.control_hz > 0 or not self.max_gap_s > 0:
-            raise ConfigError(
-                f"bag mapping: control_hz is {self.control_hz} and max_gap_s {self.max_gap_s}; both must be positive"
-            )
+            raise ConfigError(f"control_hz is {self.control_hz} and max_gap_s {self.max_gap_s}; both must be positive")
         if not self.state or not self.action:
-            raise ConfigError("bag mapping: state and action need at least one topic each")
+            raise ConfigError("state and action need at least one topic each")
 
 
-def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]:
+def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping | Mapping[str, Any]) -> list[str]:
     """Add the episodes of a ROS 2 bag to a store.
+
+    The mapping may be given as the fields of a `BagMapping`, as in YAML.
 
     With a topic of interventions, the steps at which it is true are a person's, the others a policy's, and the origin
     is ``real``. Without one, a demonstrator's episodes have the origin ``demo``. The capture times of all streams are
@@ -118,6 +119,8 @@ def import_bag(bag: Path, store: EpisodeStore, mapping: BagMapping) -> list[str]
         UserError: For a topic that the bag does not have, or a message of the wrong kind. For joints that are missing
             or doubled, or clocks that differ.
     """
+    if not isinstance(mapping, BagMapping):
+        mapping = config_from_dict(BagMapping, dict(mapping), "bag mapping")
     with BagReader(Path(bag)) as opened:
         source = _read_topics(opened, mapping)
         prefix = mapping.episode_prefix or re.sub(r"[^A-Za-z0-9._-]", "_", opened.path.resolve().stem).lstrip("._-")
@@ -157,7 +160,7 @@ def _read_topics(reader: BagReader, mapping: BagMapping) -> _Bag:
     """Read all streams, and compare their clocks, names and rates."""
     for camera in mapping.cameras:
         if camera in ("state", "action"):
-            raise ConfigError(f"bag mapping: a camera cannot be called {camera!r}; choose another name")
+            raise ConfigError(f"a camera cannot be called {camera!r}; choose another name")
     streams = StreamReader(reader, mapping.header_stamps, mapping.max_gap_s)
     cameras = {camera: streams.pictures(topic) for camera, topic in sorted(mapping.cameras.items())}
     parts = {"state": mapping.state, "action": mapping.action}

@@ -1,5 +1,5 @@
-"""Rollout workers on the machines of a Ray cluster. They need this package and nothing of the learner's disk: policies
-and episodes travel through Ray's object store.
+"""Rollout workers on the machines of a Ray cluster. They need vla-rl and this package, and nothing of the learner's
+disk: policies and episodes travel through Ray's object store.
 """
 
 import hashlib
@@ -55,7 +55,7 @@ class RayRolloutPool:
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise UserError("workers on a Ray cluster need the package 'ray'; install vla-rl[scale]") from error
+            raise UserError("workers on a Ray cluster need the package ray: pip install ray") from error
         self._ray: Any = ray
         before = signal.getsignal(signal.SIGTERM)
         try:

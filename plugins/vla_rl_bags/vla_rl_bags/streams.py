@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import StoreError, UserError
-from vla_rl.data.rosbag_files import BagReader, Numbers, capture_time_ns, numbers_of
+from vla_rl_bags.files import BagReader, Numbers, capture_time_ns, numbers_of
 
 Int64Array = NDArray[np.int64]
 

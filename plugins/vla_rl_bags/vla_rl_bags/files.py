@@ -30,11 +30,6 @@ _NAMES = ("name", "joint_names")
 _NOT_NUMBERS = (*_NAMES, "header", "layout", "time_from_start")
 
 
-def is_bag(path: Path) -> bool:
-    """Return whether a path looks like a ROS 2 bag: a folder with metadata.yaml, or a single .mcap or .db3 file."""
-    return (path / "metadata.yaml").is_file() or (path.suffix in (".mcap", ".db3") and path.is_file())
-
-
 class BagReader:
     """A bag that is open for reading. Whatever goes wrong in rosbags becomes one StoreError."""
 
@@ -44,7 +39,9 @@ class BagReader:
             from rosbags.rosbag2 import Reader
             from rosbags.typesys import Stores, get_typestore
         except ImportError as error:
-            raise UserError(f"reading a ROS 2 bag needs {error.name}; install vla-rl with the extra 'ros'") from error
+            raise UserError(
+                f"reading a ROS 2 bag needs the package {error.name}: pip install rosbags pillow"
+            ) from error
         self._typestore = get_typestore(Stores.ROS2_JAZZY)
         with self._reading():
             _check_names(path)

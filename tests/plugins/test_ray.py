@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vla_rl_ray import RayRolloutPool
 
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
-from vla_rl.training.ray_workers import RayRolloutPool
 from vla_rl.training.workers import RolloutJob, RolloutPool
 
-ray = pytest.importorskip("ray", reason="the extra scale is not installed")
+ray = pytest.importorskip("ray", reason="it comes with plugins/vla_rl_ray")
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # ray's own

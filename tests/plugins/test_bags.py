@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,11 @@ import pytest
 from PIL import Image
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
+from vla_rl_bags import BagMapping, import_bag
 
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.rosbag_files import is_bag
-from vla_rl.data.rosbag_import import BagMapping, import_bag
 from vla_rl.data.sources import DataMapping, import_source
 from vla_rl.data.store import EpisodeStore
 
@@ -87,7 +86,6 @@ def imported(bag: Path, folder: Path, mapping: BagMapping) -> list[Episode]:
 @pytest.mark.parametrize("plugin", [StoragePlugin.MCAP, StoragePlugin.SQLITE3])
 def test_topics_are_synchronised_by_capture_time(tmp_path: Path, plugin: StoragePlugin) -> None:
     bag = write_bag(tmp_path / "my bag", one_second(), plugin)
-    assert is_bag(bag)
     (episode,) = imported(bag, tmp_path / "store", MAPPING)
     assert (episode.episode_id, len(episode), episode.control_hz) == ("my_bag-000000", 11, 10.0)
     assert (episode.task, episode.success, episode.origin) == ("push", None, Origin.DEMO)
@@ -184,15 +182,18 @@ def test_compressed_pictures_and_swapped_channels(tmp_path: Path) -> None:
 def test_a_single_file_is_a_bag_too(tmp_path: Path) -> None:
     bag = write_bag(tmp_path / "bag", one_second())
     file = next(bag.glob("*.mcap"))
-    assert is_bag(file)
-    assert len(imported(file, tmp_path / "store", MAPPING)[0]) == 11
+    store = EpisodeStore(tmp_path / "store")
+    (name,) = import_source(file, store, DataMapping(bag={"cameras": {"front": "/camera"}, "control_hz": 10}))
+    assert len(store.read(name)) == 11
+    with pytest.raises(ConfigError, match=r"bag mapping: unknown key 'camera'.*Did you mean 'cameras'"):
+        import_source(file, store, DataMapping(bag={"camera": "/camera"}))
 
 
 def test_any_source_is_taken_in_once(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     write_bag(tmp_path / "logs" / "monday", one_second())
     write_bag(tmp_path / "logs" / "tuesday", one_second(0, 400), StoragePlugin.SQLITE3)
-    store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=MAPPING)
+    store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=asdict(MAPPING))
     assert import_source(tmp_path / "logs", store, mapping) == ["monday-000000", "tuesday-000000"]
     store.label("monday-000000", True)
     run = EpisodeStore(tmp_path / "run" / "episodes")
@@ -211,7 +212,7 @@ def test_bags_of_one_name_get_ids_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for name, last_ms in (("a", 1000), ("b", 400)):
         write_bag(tmp_path / "logs" / name, one_second(0, last_ms))
-    store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag=replace(MAPPING, episode_prefix="monday"))
+    store, mapping = EpisodeStore(tmp_path / "store"), DataMapping(bag={**asdict(MAPPING), "episode_prefix": "monday"})
     assert import_source(tmp_path / "logs", store, mapping) == ["monday-000000", "monday-000000.2"]
     assert [len(store.read(name)) for name in store.ids()] == [11, 5]
     assert import_source(tmp_path / "logs", store, mapping) == [], "importing again adds nothing"

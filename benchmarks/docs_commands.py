@@ -89,6 +89,7 @@ ELSEWHERE = {
     r"torchrun\b": "tests/cli/test_finetune.py",
     r"vla-rl label .*--policy\b": "tests/outcomes/test_labeling.py",
     r"vla-rl train .*--outcomes\b": "tests/outcomes/test_practice_on_labels.py",
+    r"vla-rl train .*--resets\b": "tests/acting/test_resets.py",
     r"lerobot-calibrate\b": "tests/cli/test_documented_arm.py",
     r"vla-rl (record|rollout|robot check) .*--robot lerobot\b": "tests/cli/test_documented_arm.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
@@ -101,6 +102,7 @@ UNRUN = {
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
     r"uv pip install -e .examples/benchmarks\[": "installs robosuite and OGBench, which the next commands use",
+    r"pip install examples/own_reset$": "the tests find the example as if it were installed",
     r"pip install \./plugins\b": "the tests find the plug-ins as if they were installed",
 }
 SMALLER_SHELL = {"seq 20": "seq 1", "--config demo --from": "--config runs/demo/config.yaml budget.rounds=1 --from"}

@@ -88,7 +88,12 @@ class TabletopEnv(CameraEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Begin an episode at a new start, or at ``options["state"]``, a state of this world (`get_state`)."""
         super().reset(seed=seed, options=options)
+        if options is not None and "state" in options:
+            self.set_state(options["state"])
+            self.elapsed_steps = 0
+            return self._observe(), {"is_success": self.is_success()}
         mujoco.mj_resetData(self.model, self.data)
         start = self._home.copy()
         start[:, :3] += self.np_random.uniform(-0.012, 0.012, (len(self.arms), 3))

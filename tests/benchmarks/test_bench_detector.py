@@ -14,7 +14,7 @@ sys.path.append(str(Path(__file__).parents[1] / "data"))
 from episode_maker import make_episode
 
 import vla_rl as vla
-from benchmarks import detector, detector_fits, detector_replay
+from benchmarks import detector, detector_fits, detector_replay, detector_unattended
 from vla_rl.core.errors import UserError
 from vla_rl.outcomes.detector import Judgment
 from vla_rl.outcomes.ensemble import Track
@@ -120,3 +120,23 @@ def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.Monk
     result = detector.run(argparse.Namespace(**{**vars(options), "gather": True}))
     assert "noise_10_cost_points" in result
     assert "| seed 0, 10 % of failures called success |" in detector.table({**result, "command": ""})
+
+
+def test_resets_by_hand_and_what_freed_the_world_are_counted() -> None:
+    forward, backward = detector_unattended.FORWARD, detector_unattended.BACKWARD
+    played = [(forward, True), (backward, False), (backward, False), (forward, False), (backward, True)]
+    played += [(forward, False)] * 4
+    entries: list[dict[str, Any]] = [{"episode": "demo-00000", "task": forward, "success": True}]
+    entries += [
+        {"episode": f"round001-{place:05d}", "task": each[0], "success": each[1]} for place, each in enumerate(played)
+    ]
+    entries += [{"hand": "round001-00009"}, {"episode": "round001-00009", "task": forward, "success": True}]
+    scores = detector_unattended.scores(entries)
+    assert (scores["forward_episodes"], scores["backward_episodes"], scores["hands"]) == (7, 3, 1)
+    assert scores["freed"] == {"forward": 0, "backward": 1, "hand": 1}
+    assert (scores["longest_without_hand"], scores["longest_failures"]) == (9, 4)
+    assert scores["forward_success"] == [pytest.approx(2 / 7)]
+    cell = {"part": "unattended", "seed": 0, **scores, "measured": {"cpu": "a processor", "commit": "abc"}}
+    assert detector._figures([cell])["unattended_episodes"] == 9
+    assert "3 backward, 1 resets by hand" in detector.unattended({"cells": [cell]})
+    assert detector.unattended({"cells": []}) == ""

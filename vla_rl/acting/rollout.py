@@ -17,6 +17,7 @@ from vla_rl.acting.attempt import Attempts, free_names
 from vla_rl.acting.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
 from vla_rl.acting.injection import Injection
 from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk, on_robot
+from vla_rl.acting.resets import PersonResets
 from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
 from vla_rl.acting.stopping import StopsAtSuccess
 from vla_rl.core.clock import MonotonicClock, VirtualClock
@@ -241,8 +242,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
                 episode_id = next(names)
                 attempts.check_may_go_on()
                 if wait_for_person is not None:
-                    print(f"{episode_id}: Enter begins. Is the scene ready, no person near?", file=sys.stderr)
-                    wait_for_person()
+                    PersonResets(wait_for_person).prepare(setup.env_id, episode_id)
                 run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
                 summary = run() if injection is None else injection.attempt(run)
                 if summary is not None:

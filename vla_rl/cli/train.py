@@ -17,9 +17,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="learn from labels of a person and a success detector (vla_rl.outcomes.labeling.LabelConfig)",
     )
+    parser.add_argument(
+        "--resets",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="never reset the world: the policy undoes task.env by task.also (vla_rl.acting.resets.ResetConfig)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from vla_rl.acting.resets import ResetConfig, choose_resets
     from vla_rl.cli.run_arguments import open_run
     from vla_rl.core.config import load_config
     from vla_rl.outcomes.labeling import LabelConfig
@@ -29,6 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     folder, config, spec = open_run(arguments)
     if arguments.outcomes is not None:
         choose_labels(folder, load_config(LabelConfig, None, arguments.outcomes), config.budget)
+    if arguments.resets is not None:
+        one_world = not config.workers and config.environments_per_worker == 1 and not config.budget.check_episodes
+        choose_resets(folder.path, load_config(ResetConfig, None, arguments.resets), config.task.envs, one_world)
     continue_with("vla-rl", "train", "--resume", str(folder.path))
     summary = run_practice(folder, config, spec)
     for entry in summary["evaluations"]:

@@ -159,7 +159,10 @@ def run_practice(
     playing = config.workers if config.budget.staleness else 0
     torch.set_num_threads(learner_threads(config.torch_threads, playing))
     described = {"task": ", ".join(config.task.envs), "algorithm": config.algorithm, "seed": config.seed}
-    with open_records(folder, described, config.task, config.sinks, watching) as records, make_pool(config) as pool:
+    with (
+        open_records(folder, described, config.task, config.sinks, watching) as records,
+        make_pool(config, folder.path) as pool,
+    ):
         PracticeRun(folder, config, spec, pool, records).run()
     return folder.read_summary()
 
@@ -187,12 +190,12 @@ def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeS
     return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
 
 
-def make_pool(config: RunConfig) -> "Rollouts":
-    """Return the rollout workers of a run, where its config wants them."""
+def make_pool(config: RunConfig, run: Path | None = None) -> "Rollouts":
+    """Return the rollout workers of a run, where its config wants them. Those of its practice know its folder."""
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutPool
 
-    build = functools.partial(SimulatorWorker, config)
+    build = functools.partial(SimulatorWorker, config, run=run)
     if config.ray is not None:
         cluster: Rollouts = find("rollouts", "ray")(build, config.workers, config.ray)
         return cluster

@@ -142,6 +142,8 @@ class PracticeRun(LearningRun):
     def _gather(self, jobs: Sequence[RolloutJob], stage: Stage) -> bool:
         """Add the stage's episodes to the store and say how they went."""
         worked, names = self._rollouts(jobs, self.store, stage), [job.episode_id for job in jobs]
+        if stage.kind == "collect":  # with those in which the policy has reset the world
+            names = [name for name in self.store.ids() if name.startswith(practice_prefix(stage.round))]
         if self._labels is not None and stage.kind == "collect":
             self._publish_once("outcomes", stage, self._labels.label(stage.round, names))
         self._note_episodes(names, stage)

@@ -17,6 +17,7 @@ from deploy_trt.runtime.probe import BackendName
 from vla_rl.acting.action_kinds import with_action_kinds
 from vla_rl.acting.capability import check_chunks
 from vla_rl.acting.policy_folder import find_policy
+from vla_rl.acting.resets import SecondTask
 from vla_rl.acting.task import SimulatorSetup
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
@@ -50,6 +51,7 @@ class SimulatorWorker:
         calibration: Real observations, for a ``rollout_precision`` that needs them.
         backend: Of policies that are deployments; None: the fastest that runs here.
         policy: Acts in every job that names a policy; None: the one in the job's folder.
+        run: Run folder, which says what resets the world (`vla_rl.acting.resets`); None: the simulator does.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class SimulatorWorker:
         calibration: Sequence[Observation] = (),
         backend: BackendName | None = None,
         policy: Policy | None = None,
+        run: Path | None = None,
     ) -> None:
         self._config, self._backend, self._policy = config, backend, policy
         self._low_precision = _low_precision(config.rollout_precision, calibration)
@@ -65,6 +68,8 @@ class SimulatorWorker:
         self._free = {env_id: list(simulators) for env_id, simulators in self._simulators.items()}
         self.specs = {env_id: simulators[0].spec() for env_id, simulators in self._simulators.items()}
         self.spec = shared_spec(list(self.specs.values()))
+        robots = {env_id: simulators[0].robot for env_id, simulators in self._simulators.items()}
+        self._second_task = None if run is None else SecondTask.of(run, robots)
         self._mute: set[str] = set()
         self._heads: dict[tuple[Path, Stamp], ResidualCorrector] = {}  # of the newest policy
         self._policies: dict[bool, tuple[Path, Stamp, Policy]] = {}  # the newest of full and of low precision
@@ -113,12 +118,22 @@ class SimulatorWorker:
             free.append(self._simulators[job.task][-1])
         simulator = free.pop()
         try:
-            self._attempt(job, simulator, policy)
+            world = self._second_task if job.collects or policy is None else None  # evaluations begin anew
+            if world is not None:
+
+                def play(task: str, name: str) -> None:
+                    named = replace(job, task=task, episode_id=name)
+                    self._attempt(named, self._simulators[task][0], policy, world)
+
+                world.prepare(job.task, job.episode_id, play)
+            self._attempt(job, simulator, policy, world)
         finally:
             free.append(simulator)
         return job
 
-    def _attempt(self, job: RolloutJob, simulator: SimulatorSetup, policy: Policy | None) -> None:
+    def _attempt(
+        self, job: RolloutJob, simulator: SimulatorSetup, policy: Policy | None, world: SecondTask | None = None
+    ) -> None:
         operator, person = None, None
         if policy is None:
             operator = self.operator_of(job)
@@ -131,7 +146,10 @@ class SimulatorWorker:
             version = own if job.version is None else job.version
         simulator.robot.draws_always = job.pictures or getattr(policy, "n_obs_steps", 1) > 1  # it reads the past too
         for seed in job.seeds:
+            simulator.robot.begin_at = None if world is None else world.world
             _, episode = simulator.attempts.run(source, job.episode_id, seed, version, origin=origin)
+            if world is not None:
+                world.note(job.task, job.episode_id, episode.success)
             self._tell_if_mute(simulator, episode)
             if operator is not None:
                 column = np.ones(len(episode), np.uint8)

@@ -87,6 +87,7 @@ ELSEWHERE = {
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"torchrun\b": "tests/cli/test_finetune.py",
+    r"vla-rl label .*--browser\b": "tests/cli/test_label.py",
     r"vla-rl label .*--policy\b": "tests/outcomes/test_labeling.py",
     r"vla-rl train .*--outcomes\b": "tests/outcomes/test_practice_on_labels.py",
     r"vla-rl train .*--resets\b": "tests/acting/test_resets.py",

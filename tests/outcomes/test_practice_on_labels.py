@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from vla_rl.acting.question_page import QuestionQueue
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
@@ -45,6 +46,22 @@ def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path
     assert scores[2]["unknown"] == 0, "the simulated person answers at once"
     evaluation = EpisodeStore(run / "evaluation", create=False)
     assert not any(evaluation.edit_log(name).entries for name in evaluation.ids())
+
+
+@pytest.mark.slow
+def test_late_answers_are_used_from_the_next_round_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    tiny = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]
+    assert train(*tiny, "--out", str(run), "--outcomes", "audit_share=0") == 0
+    store = EpisodeStore(run / "episodes", create=False)
+    queue = QuestionQueue(store)
+    assert queue.next()["left"] == 4, "nothing has waited for the answers"
+    for key in "fffn":
+        queue.answer(queue.next()["name"], key)
+    assert train("--resume", str(run), "budget.rounds=2") == 0
+    assert (run / "detector" / "detector.json").exists(), "it has learned from the answers"
+    first = [store.read_header(name).success for name in store.ids() if name.startswith("round001")]
+    assert first == [False, False, False, None], "no detector labels what a person was not sure of"
 
 
 def test_a_question_that_waits_counts_as_asked(tmp_path: Path, fill: Callable[[EpisodeStore, int], None]) -> None:

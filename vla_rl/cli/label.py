@@ -1,8 +1,11 @@
-"""Say how logged episodes went: shows each one that has no outcome, and asks.
+"""Say how logged episodes went: shows the end of each one that has no outcome, and asks.
 
 An answer is on the disk before the next question. The episode itself stays unchanged: the label is an edit, a small
 file beside it (STORE/edits/ID.json). Every reader of the store sees the label instead of the recorded outcome. `vla-rl
 edit` undoes it.
+
+--browser asks in a browser page, one question after the other, until Ctrl-C. A run that practices meanwhile uses the
+answers from its next round on.
 
 With --policy, a person answers for some episodes and a success detector labels the others. It reads the features of
 that policy. Where it is unsure, and for a small random share, it asks. A label carries its author (`vla-rl edit` shows
@@ -12,8 +15,10 @@ Example: vla-rl label runs/finetune/episodes
 """
 
 import argparse
+import contextlib
+import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +32,8 @@ from vla_rl.core.registry import find
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.store import EpisodeStore
 
-ANSWERS = {"s": True, "f": False}
-_SHEET_FRAMES = 8
+Ask = Callable[[Sequence[str] | None], int]
+"""Asks about episodes, and returns how many were answered."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="STORE", help="store that a dataset or a bag is taken into")
     parser.add_argument("--detector", help="let this detector label alone: one of vla_rl.outcomes, or module:Name")
     parser.add_argument("--with", dest="options", nargs="*", default=[], metavar="KEY=VALUE", help="its options")
-    parser.add_argument("--sheets", type=Path, help="folder for the contact sheets (default: a temporary one)")
+    parser.add_argument("--films", type=Path, help="folder for the films (default: a temporary one)")
+    parser.add_argument("--browser", nargs="?", type=int, const=8610, metavar="PORT", help="ask in a browser page")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,15 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
             f"{sure.count(True)} success, {sure.count(False)} failure, {sure.count(None)} unsure in {store.edits.path}"
         )
         return 0
-    sheets = arguments.sheets or Path(tempfile.mkdtemp(prefix="vla-rl-label-"))
-    sheets.mkdir(parents=True, exist_ok=True)
+    if arguments.browser is not None:
+        ask = functools.partial(_ask_in_browser, store, arguments.browser)
+    else:
+        films = arguments.films or Path(tempfile.mkdtemp(prefix="vla-rl-label-"))
+        films.mkdir(parents=True, exist_ok=True)
+        ask = functools.partial(_ask_all, store, films)
     if arguments.policy:
-        return _with_detector(store, arguments, sheets)
-    ids = arguments.ids or [name for name in store.ids() if store.read_header(name).success is None]
-    if not ids:
+        return _with_detector(store, arguments, ask)
+    from vla_rl.outcomes.labeling import open_questions
+
+    ids = arguments.ids or open_questions(store)
+    if not ids and arguments.browser is None:
         print("every episode has an outcome")
         return 0
-    print(f"{_ask_all(store, ids, sheets)} of {len(ids)} labeled in {store.edits.path}")
+    answered = ask(ids if arguments.ids or arguments.browser is None else None)
+    print(f"{answered} answers in {store.edits.path}")
     return 0
 
 
@@ -84,20 +97,20 @@ def _store(source: Path, out: Path | None) -> EpisodeStore:
     return store
 
 
-def _with_detector(store: EpisodeStore, arguments: argparse.Namespace, sheets: Path) -> int:
+def _with_detector(store: EpisodeStore, arguments: argparse.Namespace, ask: Ask) -> int:
     """Ask for the first answers, let the detector judge, ask where it is unsure, and let it judge again."""
     from vla_rl.outcomes.labeling import LabelConfig, Labeling
 
     labeling = Labeling(store, find_policy(arguments.policy).path, LabelConfig(arguments.answers, arguments.audit))
     names = arguments.ids or [name for name in store.ids() if store.read_header(name).origin is not Origin.DEMO]
-    labeled = _ask_all(store, labeling.first_questions(names), sheets)
+    labeled = ask(labeling.first_questions(names))
     found = labeling.judge_rest(names)
     if found.detector is None:
         print(f"{labeled} labeled; a detector needs two successes and two failures: label more")
         return 1
     print(f"{len(found.judged)} labeled by {found.detector.name}, {len(found.asked)} questions")
     if found.asked:
-        labeled += _ask_all(store, found.asked, sheets)
+        labeled += ask(found.asked)
         found = labeling.judge_rest([])
     if arguments.save and found.detector is not None:
         found.detector.save(arguments.save)
@@ -110,53 +123,56 @@ def _with_detector(store: EpisodeStore, arguments: argparse.Namespace, sheets: P
     return 0
 
 
-def _ask_all(store: EpisodeStore, ids: Sequence[str], sheets: Path) -> int:
-    """Ask for each of the episodes; returns how many were labeled."""
-    labeled = 0
-    for number, episode_id in enumerate(ids, start=1):
+def _ask_in_browser(store: EpisodeStore, port: int, ids: Sequence[str] | None) -> int:
+    """Ask in a browser page: all of the episodes, or every question of the store until Ctrl-C (None)."""
+    from vla_rl.acting.question_page import QuestionQueue, question_page
+
+    queue = QuestionQueue(store, ids)
+    with question_page(queue, port) as address, contextlib.suppress(KeyboardInterrupt):
+        print(f"open {address} in a browser; Ctrl-C ends it")
+        while not queue.done.wait(0.2):  # so that Ctrl-C is heard
+            pass
+    return queue.answered
+
+
+def _ask_all(store: EpisodeStore, films: Path, ids: Sequence[str] | None) -> int:
+    """Ask in the terminal; returns how many were answered."""
+    from vla_rl.acting.question_page import ANSWERS
+
+    answered = 0
+    for number, episode_id in enumerate(ids or (), start=1):
         episode = store.read(episode_id)
-        print(_describe(episode, f"[{number}/{len(ids)}]", sheets))
-        answer = _ask()
+        print(_describe(episode, f"[{number}/{len(ids or ())}]", films))
+        answer = _ask(["", "q", *ANSWERS])
         if answer == "q":
             break
         if answer in ANSWERS:
             store.label(episode_id, ANSWERS[answer])
-            labeled += 1
-    return labeled
+            answered += 1
+    return answered
 
 
-def _ask() -> str:
-    """s, f, q, or nothing for a skip; the end of the input is q."""
+def _ask(known: Sequence[str]) -> str:
+    """Return s, f, n, q, or nothing for a later time; the end of the input is q."""
     while True:
         try:
-            answer = input("success, failure, skip or quit? [s/f/enter/q] ").strip().lower()[:1]
+            answer = input("success, failure, not sure, later or quit? [s/f/n/enter/q] ").strip().lower()[:1]
         except EOFError:
             return "q"
-        if answer in ("", "q", *ANSWERS):
+        if answer in known:
             return answer
 
 
-def _describe(episode: Episode, position: str, sheets: Path) -> str:
+def _describe(episode: Episode, position: str, films: Path) -> str:
+    from vla_rl.acting.question_page import last_seconds
+
     human = int(np.count_nonzero(episode.source == Source.HUMAN))
     lines = [
         f"{position} {episode.episode_id}: {episode.task!r}, {len(episode)} steps "
         f"({len(episode) / episode.control_hz:.1f} s), {human} by a person"
     ]
     if episode.images:
-        lines.append(f"contact sheet: {_write_sheet(episode, sheets)}")
+        file = films / f"{episode.episode_id}.gif"
+        write_atomic(file, last_seconds(episode))
+        lines.append(f"its last seconds: {file}")
     return "\n".join(lines)
-
-
-def _write_sheet(episode: Episode, folder: Path) -> Path:
-    """Frames from the first to the last side by side, cameras one below the other, as a WebP file."""
-    from vla_rl.report.media import encode_webp
-
-    pictures = list(episode.images.values())
-    if episode.final_state is not None:
-        pictures = [np.append(image, episode.final_images[name][None], 0) for name, image in episode.images.items()]
-    steps = np.linspace(0, len(pictures[0]) - 1, _SHEET_FRAMES).round().astype(int)
-    alike = [picture for picture in pictures if picture.shape[2] == pictures[0].shape[2]]
-    rows = [np.concatenate(list(image[steps]), axis=1) for image in alike]
-    file = folder / f"{episode.episode_id}.webp"
-    write_atomic(file, encode_webp(np.concatenate(rows, axis=0)))
-    return file

@@ -90,8 +90,8 @@ class Labeling:
         self._tracks: dict[str, Track] = {}
 
     def open_questions(self) -> list[str]:
-        """Return the episodes whose outcome is unknown."""
-        return [name for name in self.store.ids() if self.store.read_header(name).success is None]
+        """Return the episodes whose outcome is unknown; see `open_questions`."""
+        return open_questions(self.store)
 
     def ask(self, names: Sequence[str], why: str) -> None:
         """Make episodes questions, and answer them if the person is simulated."""
@@ -104,7 +104,8 @@ class Labeling:
     def first_questions(self, names: Sequence[str]) -> list[str]:
         """Return the episodes to ask first: evenly over the names, as many as are missing of the first answers."""
         by_person = sum(_is_persons(self.labeler(name)) for name in self.store.ids())
-        waiting = [name for name in names if self.store.read_header(name).success is None]
+        asked = {*open_questions(self.store)}
+        waiting = [name for name in names if name in asked]
         count = min(max(self.config.answers - by_person, 0), len(waiting))
         return (
             [waiting[index] for index in np.linspace(0, len(waiting) - 1, count).round().astype(int)] if count else []
@@ -135,7 +136,11 @@ class Labeling:
         except TooFewLabels:
             return Labeled()
         open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
-        open_names = {name for name in open_names if name not in known and not _is_audit(self.store, name)}
+        open_names = {
+            name
+            for name in open_names
+            if not (name in known or _is_persons(authors[name]) or _is_audit(self.store, name))
+        }
         judged, asked = [], []
         for name in sorted(open_names):
             judgment, before = detector.judge_track(self._track(name)), headers[name].success
@@ -172,11 +177,16 @@ class Labeling:
         return Track(self._tracks[name].features, outcome_of(header.success, header.origin))
 
 
+def open_questions(store: EpisodeStore) -> list[str]:
+    """Return the episodes whose outcome is unknown, but for those that a person was not sure of."""
+    unknown = (name for name in store.ids() if store.read_header(name).success is None)
+    return [name for name in unknown if not _is_persons(store.edit_log(name).labeler)]
+
+
 def judge_all(store: EpisodeStore, detector: OutcomeDetector) -> Mapping[str, Judgment]:
     """Label every episode without an outcome by a detector; those that it is unsure of stay questions."""
     judgments = {}
-    names = [name for name in store.ids() if store.read_header(name).success is None]
-    for name in track(names, "judging", "episode"):
+    for name in track(open_questions(store), "judging", "episode"):
         judgments[name] = detector.judge(window_at(store.read(name)))
         if judgments[name].success is not None:
             store.label(name, judgments[name].success, DETECTOR + detector.name)

@@ -20,7 +20,7 @@ from benchmarks.ladder import TrueDynamics
 from benchmarks.runs import Cell
 from benchmarks.statistics import bootstrap_interval
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
-from vla_rl.algorithms.model_rollouts import ACTION_STD, Starts, World
+from vla_rl.algorithms.model_rollouts import ACTION_STD, Imagination, Starts
 from vla_rl.algorithms.sampling import torch_generator
 from vla_rl.core.errors import UserError
 from vla_rl.training.practice import learner_of_run
@@ -87,15 +87,16 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
         raise UserError(f"{run} practiced with {config.algorithm}; expected a run of the ladder with true dynamics")
     fitted = learner.fit_world(torch_generator(config.seed, "branch values", 0))
     chosen = torch.randint(len(fitted.starts.tick), (groups,), generator=torch_generator(config.seed, "starts", 0))
-    starts = Starts(*(part[chosen].repeat_interleave(draws, 0) for part in fitted.starts))
+    chosen = chosen.repeat_interleave(draws)
+    starts = Starts(fitted.starts.observations.at(chosen), fitted.starts.tick[chosen], fitted.starts.fold[chosen])
     residual, tried = learner.residual, torch_generator(config.seed, "tried", 0)
     offset = torch.randn(len(starts.tick), len(residual.moved), generator=tried) * residual.moved
     offset = residual.raw(ACTION_STD * offset)[:, None]
     values = {}
     for name, kind in (("learnt", ImaginedEdit), ("true", TrueDynamics)):
-        world = kind.world(learner, fitted, torch_generator(config.seed, "noise", 0))
-        values[name], features, won = _branch(world, starts, offset)
-    outcome = _play_on(world, features, starts.tick + CHUNKS * world.chunk_ticks, won)
+        within = kind.imagination(learner, fitted, torch_generator(config.seed, "noise", 0))
+        values[name], state, won = _branch(within, starts, offset)
+    outcome = _play_on(within, state, starts.tick + CHUNKS * within.chunk_ticks, won)
     grouped = outcome.reshape(groups, draws)
     found: dict[str, Any] = {
         name: _agreement(value.reshape(CHUNKS, groups, draws), grouped) for name, value in values.items()
@@ -105,27 +106,30 @@ def measure(run: Path, groups: int, draws: int) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _branch(world: World, starts: Starts, offset: Tensor) -> tuple[NDArray[np.float64], Tensor, Tensor]:
-    """The values [CHUNKS, B] after each chunk, the features after the last, and whether each has succeeded."""
-    features, tick, won = starts.features, starts.tick, torch.zeros(len(starts.tick), dtype=torch.bool)
-    member, values = torch.arange(len(won)) % world.members, []
+def _branch(within: Imagination, starts: Starts, offset: Tensor) -> tuple[NDArray[np.float64], Any, Tensor]:
+    """The values [CHUNKS, B] after each chunk, the state after the last, and whether each has succeeded."""
+    tick, won, values = starts.tick, torch.zeros(len(starts.tick), dtype=torch.bool), []
+    state = within.world.encode(starts.observations, torch.arange(len(won)) % within.world.members)
     for _ in range(CHUNKS):
-        features, success = world.step(features, world.draw(features) + offset, member)
+        state, success, _ = within.world.predict(state, within.draw(within.see(state)) + offset)
         chance = torch.where(won, 1.0, success)
-        won, tick = chance > 0.5, tick + world.chunk_ticks
-        values.append(chance + (1 - chance) * world.value(features, tick, starts.fold))
-    return torch.stack(values).double().numpy(), features, won
+        won, tick = chance > 0.5, tick + within.chunk_ticks
+        values.append(chance + (1 - chance) * within.value(within.see(state), tick, starts.fold))
+    return torch.stack(values).double().numpy(), state, won
 
 
 @torch.no_grad()
-def _play_on(world: World, features: Tensor, tick: Tensor, won: Tensor) -> NDArray[np.float64]:
+def _play_on(within: Imagination, state: Any, tick: Tensor, won: Tensor) -> NDArray[np.float64]:
     """The outcomes, 1 or 0, [B], where the policy goes on to the end."""
-    won = won.clone()
-    while len(alive := torch.nonzero(~won & (tick < world.last_tick))[:, 0]):
-        later, success = world.step(features[alive], world.draw(features[alive]), torch.zeros_like(alive))
-        features[alive], won[alive] = later, success > 0.5
-        tick = tick + world.chunk_ticks
-    return won.double().numpy()
+    won, alive = won.clone(), torch.arange(len(won))
+    while True:
+        kept = ~won[alive] & (tick[alive] < within.last_tick)
+        alive = alive[kept]
+        if not len(alive):
+            return won.double().numpy()
+        state = type(state)(*(None if part is None else part[kept] for part in state))
+        state, success, _ = within.world.predict(state, within.draw(within.see(state)))
+        won[alive], tick = success > 0.5, tick + within.chunk_ticks
 
 
 def _agreement(value: NDArray[np.float64], outcome: NDArray[np.float64]) -> dict[str, Any]:

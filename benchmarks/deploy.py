@@ -251,11 +251,11 @@ def _world_model(_: argparse.Namespace) -> dict[str, Any]:
     from deploy_trt.runtime.ladder import difference
     from deploy_trt.runtime.ort import OrtBackend
     from world_model.config import WorldModelConfig, WorldSpec
-    from world_model.model import WorldModel
+    from world_model.model import VideoModel
 
     torch.manual_seed(0)
     spec = WorldSpec("toy", "push", ("front", "top"), (64, 64), 8, 8, 20.0, 100, (-1.0,) * 8, (1.0,) * 8)
-    model = WorldModel(WorldModelConfig(), spec)
+    model = VideoModel(WorldModelConfig(), spec)
     perturb(model, 0)
     step = dynamics_step(model, model.config.dynamics.window)
     with torch.no_grad():

@@ -291,8 +291,7 @@ def _world_model(clock: Clock) -> dict[str, float]:
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob
     from world_model.config import WorldModelConfig
-    from world_model.model import WorldModel
-    from world_model.windows import LatentEpisodes
+    from world_model.model import VideoModel
 
     config = RunConfig(task=TaskConfig(env="vla_rl/PickPlace-v0"))
     found = {}
@@ -306,6 +305,6 @@ def _world_model(clock: Clock) -> dict[str, float]:
         for size in WORLDS[clock.device]:
             torch.manual_seed(0)
             world = load_config(WorldModelConfig, world_preset(size))
-            model = WorldModel(world, world_spec(config.task, cache)).to(clock.device).eval()
-            found[size] = stream_speed(model, LatentEpisodes(cache, model.autoencoder), 1)
+            model = VideoModel(world, world_spec(config.task, cache)).to(clock.device).eval()
+            found[size] = stream_speed(model, cache, 1)
     return found

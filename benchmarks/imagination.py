@@ -220,12 +220,13 @@ def _speed(folder: Path) -> dict[str, float]:
     """
     import torch
 
-    from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, imagine
+    from vla_rl.algorithms.model_rollouts import BranchConfig, Imagination, Starts, imagine
     from vla_rl.critics.outcome import OutcomeValue
     from vla_rl.policies.base import draw_from_flat, example_row
     from vla_rl.policies.folders import load_model
     from vla_rl.policies.residual import Residual
-    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
+    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, FeatureWorld, Transitions
+    from world_model.protocol import Observations, OneStep
 
     torch.set_num_threads(1)
     model, _ = load_model(folder)
@@ -239,20 +240,21 @@ def _speed(folder: Path) -> dict[str, float]:
     )
     tick = torch.zeros(count)
     value = OutcomeValue(torch.cat([features, tick[:, None]], 1), 5)
-    world = World(
+    moments = Observations(OneStep({}, features.numpy()), np.arange(count))
+    within = Imagination(
+        FeatureWorld(dynamics, lambda seen: features[seen.frames], residual.action_normalizer.network_input),
+        lambda state: state.features,
         lambda seen: draw_from_flat(model, seen, torch.randn(len(seen), model.horizon, model.spec.action_dim))[
             :, :ticks
         ],
-        lambda seen, chunk, member: dynamics(seen, residual.action_normalizer.network_input(chunk), member),
         lambda seen, when, fold: value(torch.cat([seen, when[:, None]], 1), fold),
-        members=5,
         chunk_ticks=ticks,
         last_tick=10**6,
     )
-    config, starts = BranchConfig(), Starts(features, tick, torch.zeros(count, dtype=torch.int64))
-    imagine(residual, world, starts, config, generator)
+    config, starts = BranchConfig(), Starts(moments, tick, torch.zeros(count, dtype=torch.int64))
+    imagine(residual, within, starts, config, generator)
     started_s = time.process_time()
     for _ in range(_UPDATES):
-        imagine(residual, world, starts, config, generator)
+        imagine(residual, within, starts, config, generator)
     chunks = _UPDATES * config.branches * config.chunks
     return {"branch_chunks_per_s_core": chunks / (time.process_time() - started_s)}

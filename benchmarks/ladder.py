@@ -9,13 +9,13 @@ Example: python -m benchmarks imagination --parts ladder --seeds 0 1 2
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, override
+from typing import Any, ClassVar, NamedTuple, override
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks import outcomes
@@ -24,14 +24,15 @@ from benchmarks.practices import PATIENT, as_measured
 from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.acting.task import open_robot
-from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning
-from vla_rl.algorithms.model_rollouts import World
+from vla_rl.algorithms.model_rollouts import Imagination
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
+from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import example_row, flat_features
 from vla_rl.training.config import TaskConfig
-from world_model.feature_dynamics import Transitions, fit_dynamics
+from world_model.feature_dynamics import FeatureState, FeatureWorld, Transitions
+from world_model.protocol import Observations, Prediction, WorldModel
 
 _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three
 _EDIT_ALONE = [
@@ -96,24 +97,18 @@ class TrueDynamics(ImaginedEdit):
     config: TrueDynamicsLearning
 
     @override
-    def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
-        return replace(super().world(fitted, generator), step=self._simulator().step)
+    def imagination(self, fitted: FittedWorld, generator: torch.Generator) -> Imagination:
+        return replace(super().imagination(fitted, generator), world=self._simulator())
 
     def _simulator(self) -> "Simulator":
-        cache, features = self.data.cache, self.every_row()
+        cache, truth = self.data.cache, self.config.truth
         text = self.model.tokenize([cache.tasks[0]]).to(self.data.device)
 
         def look(images: dict[str, Tensor], state: Tensor) -> Tensor:
             return flat_features(*self.model.features(images, state, text.expand(len(state), -1)))
 
-        truth = self.config.truth
         simulator = Simulator(open_robot(TaskConfig(env=truth.env, difficulty=truth.difficulty)), look)
-        for episode in cache.episodes:
-            if episode.origin is Origin.SIM:
-                played = slice(episode.start, episode.start + episode.length)
-                rows = features[played, : len(example_row(self.model))]
-                seed = cache.store.read_header(episode.episode_id).seed
-                simulator.remember(seed, cache.action_sent[played], cache.state[played], rows)
+        simulator.remember(cache, self.every_row()[:, : len(example_row(self.model))])
         return simulator
 
 
@@ -123,13 +118,9 @@ class TrueDynamicsLearntSuccess(TrueDynamics):
     name = "true_dynamics_learnt_success"
 
     @override
-    def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
-        learnt, true = ImaginedEdit.world(self, fitted, generator), super().world(fitted, generator)
-
-        def step(features: Tensor, chunk: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-            return true.step(features, chunk, member)[0], learnt.step(features, chunk, member)[1]
-
-        return replace(true, step=step)
+    def imagination(self, fitted: FittedWorld, generator: torch.Generator) -> Imagination:
+        within = super().imagination(fitted, generator)
+        return replace(within, world=LearntSuccess(within.world, fitted.world))
 
 
 class WithoutFailures(ImaginedEdit):
@@ -142,70 +133,114 @@ class WithoutFailures(ImaginedEdit):
         fitted, cache = super().fit_world(generator), self.data.cache
         failed = np.array([episode.success is False and episode.policy_version >= 0 for episode in cache.episodes])
         kept = self.data.tensor(~failed[cache.episode_index])
-        with autocast(self.config.actor, self.data.device, cached=False):
-            left = Transitions(*(part[kept] for part in fitted.transitions))
-            return fitted._replace(dynamics=fit_dynamics(left, self.config.dynamics, generator))
+        left = Transitions(*(part[kept] for part in self.transitions()))
+        return fitted._replace(world=self.learn_world(left, generator))
+
+
+class SimulatorState(NamedTuple):
+    """Where B rows are: MuJoCo's states [B, X], and what is seen there. ``member`` is carried for learned heads."""
+
+    physics: Tensor
+    features: Tensor
+    pictures: Tensor
+    proprioception: Tensor
+    member: Tensor | None
 
 
 class Simulator:
-    """Goes on from any real step. A branch carries features alone: the state behind them is found by them.
+    """The `WorldModel` that is the truth: it goes on from any real step of simulated episodes.
 
     Args:
         robot: an environment that can go to a state (``get_state``, ``set_state``) and draw when asked.
         look: pictures by camera [B, H, W, 3] and states [B, S] -> the policy's features [B, F].
     """
 
-    def __init__(self, robot: EnvRobot, look: Any) -> None:
+    members = 1
+
+    def __init__(self, robot: EnvRobot, look: Callable[[dict[str, Tensor], Tensor], Tensor]) -> None:
         self._robot, self._env, self._look = robot, robot.env.unwrapped, look
-        self._states: dict[bytes, NDArray[np.float64]] = {}
         robot.draws_always = False
 
-    def remember(
-        self, seed: int | None, commands: NDArray[np.float32], seen: NDArray[np.float32], features: Tensor
-    ) -> None:
-        """Play an episode again, and keep the state behind each of its steps.
+    def remember(self, cache: FrameCache, features: Tensor) -> None:
+        """Play the simulated episodes again, and keep the state behind each of their steps.
 
         Args:
-            seed: of its start.
-            commands: [T, A], what was sent.
-            seen: [T, S], the states that were observed.
-            features: [T, F], what the policy saw.
+            cache: the episodes.
+            features: [N, F], what the policy saw at every step.
 
         Raises:
             UserError: if the simulator now answers otherwise.
         """
-        self._robot.reset(seed or 0)
-        for step, command in enumerate(commands):
-            if not np.allclose(self._robot.read().state, seen[step], rtol=0, atol=1e-5):
-                raise UserError(f"the episode of seed {seed} goes another way at step {step}; measure its run anew")
-            self._states[_key(features[step])] = self._env.get_state()
-            if step + 1 < len(commands):
-                self._robot.write(command)
+        self._features, self._cameras = features, tuple(cache.images)
+        self._physics = np.full((cache.total_frames, len(self._env.get_state())), np.nan)
+        for episode in (each for each in cache.episodes if each.origin is Origin.SIM):
+            self._robot.reset(episode.seed or 0)
+            for step, frame in enumerate(range(episode.start, episode.start + episode.length)):
+                if not np.allclose(self._robot.read().state, cache.state[frame], rtol=0, atol=1e-5):
+                    raise UserError(
+                        f"the episode of seed {episode.seed} goes another way at step {step}; measure its run anew"
+                    )
+                self._physics[frame] = self._env.get_state()
+                if step + 1 < episode.length:
+                    self._robot.write(cache.action_sent[frame])
+
+    def encode(self, observations: Observations, member: Tensor | None = None) -> SimulatorState:
+        steps, frames = observations
+        physics = torch.from_numpy(self._physics[frames])
+        seen = observations.pictures(self._cameras)
+        state = torch.from_numpy(np.asarray(steps.state[frames]))
+        return SimulatorState(physics, self._features[torch.from_numpy(frames)], seen, state, member)
 
     @torch.no_grad()
-    def step(self, features: Tensor, chunks: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-        """What `World.step` gives: features [B, F] after chunks [B, C, A], and 1 where they succeeded, [B]."""
-        del member
-        pictures, seen, states, success = [], [], [], []
+    def predict(self, state: SimulatorState, actions: Tensor) -> Prediction[SimulatorState]:
+        """Send the actions to each row; those behind a success are left out."""
+        shots, seen, physics, success = [], [], [], []
         self._env.drawing = False
-        for row, chunk in zip(features, chunks.cpu().numpy(), strict=True):
-            self._env.set_state(self._states[_key(row)])
+        for row, chunk in zip(state.physics.numpy(), actions.cpu().numpy(), strict=True):
+            self._env.set_state(row)
             for action in chunk:
                 observed, _, won, _, _ = self._env.step(action)
                 if won:
                     break
-            pictures.append(self._env.draw_now())
+            shots.append(self._env.draw_now())
             seen.append(observed["agent_pos"])
-            states.append(self._env.get_state())
+            physics.append(self._env.get_state())
             success.append(float(won))
-        images = {name: torch.from_numpy(np.stack([shot[name] for shot in pictures])) for name in pictures[0]}
-        after = self._look(images, torch.from_numpy(np.stack(seen)))
-        self._states |= {_key(row): state for row, state in zip(after, states, strict=True)}
-        return after, torch.tensor(success)
+        images = {name: torch.from_numpy(np.stack([shot[name] for shot in shots])) for name in self._cameras}
+        proprioception = torch.from_numpy(np.stack(seen))
+        later = SimulatorState(
+            torch.from_numpy(np.stack(physics)),
+            self._look(images, proprioception),
+            torch.stack(list(images.values()), 1),
+            proprioception,
+            state.member,
+        )
+        return Prediction(later, torch.tensor(success), lambda: torch.zeros(len(success)))
+
+    def decode(self, state: SimulatorState) -> Tensor:
+        return state.pictures
 
 
-def _key(row: Tensor) -> bytes:
-    return row.numpy().tobytes()
+@dataclass(frozen=True)
+class LearntSuccess:
+    """The `WorldModel` whose states are true, and whose success is the learned head's prediction."""
+
+    true: WorldModel[SimulatorState]
+    learnt: FeatureWorld
+
+    @property
+    def members(self) -> int:
+        return self.learnt.members
+
+    def encode(self, observations: Observations, member: Tensor | None = None) -> SimulatorState:
+        return self.true.encode(observations, member)
+
+    def predict(self, state: SimulatorState, actions: Tensor) -> Prediction[SimulatorState]:
+        predicted = self.learnt.predict(FeatureState(state.features, state.member), actions)
+        return Prediction(self.true.predict(state, actions).state, predicted.success, predicted.disagreement)
+
+    def decode(self, state: SimulatorState) -> Tensor:
+        return self.true.decode(state)
 
 
 def open_cells(out: Path, part: str = "ladder") -> Cells:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from benchmarks.world_probe import StateProbe, position_error, read_positions
 from vla_rl.core.errors import UserError
@@ -19,12 +18,10 @@ from vla_rl.core.types import Float32Array
 from vla_rl.critics.calibration import auc
 from vla_rl.data.cache import FrameCache
 from world_model.heads import SUCCESS_THRESHOLD
-from world_model.model import WorldModel
-from world_model.open_loop import Imagined, imagine
-from world_model.windows import LatentEpisodes, pictures
+from world_model.model import VideoModel
+from world_model.protocol import Observations
 
 _BATCH = 64
-_DECODE = 64
 _FLOOR_FRAMES = 512
 
 
@@ -45,15 +42,13 @@ class HorizonConfig:
     moving_steps: int = 10
 
 
-def probe_floor(model: WorldModel, cache: FrameCache, probe: StateProbe, positions: Float32Array) -> dict[str, float]:
+@torch.no_grad()
+def probe_floor(model: VideoModel, cache: FrameCache, probe: StateProbe, positions: Float32Array) -> dict[str, float]:
     """Errors of the probe on held-out real frames and on their reconstructions, meters, per point and together."""
     real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.episodes])
     drawn = np.random.default_rng(0).permutation(len(real))[:_FLOOR_FRAMES]
-    images = pictures(cache, real[drawn], model.spec.cameras)
-    with torch.no_grad():
-        rebuilt = torch.cat(
-            [model.autoencoder.decode(model.autoencoder.encode(part)) for part in images.split(_DECODE)]
-        )
+    images, coder = Observations(cache, real[drawn]).pictures(model.spec.cameras), model.autoencoder
+    rebuilt = torch.cat([coder.decode(coder.encode(part)) for part in images.split(_BATCH)])
     points = range(positions.shape[1])
     true = positions[drawn]
     return {
@@ -62,35 +57,29 @@ def probe_floor(model: WorldModel, cache: FrameCache, probe: StateProbe, positio
     }
 
 
-def choose_windows(
-    data: LatentEpisodes, positions: Float32Array, config: HorizonConfig
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Moments from which the longest horizon fits and in which something moves: episodes and steps, int64 [B].
+def choose_windows(cache: FrameCache, positions: Float32Array, config: HorizonConfig) -> NDArray[np.int64]:
+    """Moments from which the longest horizon fits and in which something moves: frames int64 [B].
 
     Raises:
         UserError: if there are none.
     """
     longest = config.horizons[-1]
-    candidates = []
-    for index in range(len(data.episodes)):
-        start, length = int(data.start[index]), int(data.length[index])
-        steps = np.arange(0, length - longest)
-        if len(steps) == 0:
-            continue
-        track = positions[start : start + length]
-        near = np.minimum(steps + config.moving_steps, length - 1)
+    candidates = [np.empty(0, np.int64)]
+    for each in cache.episodes:
+        steps = np.arange(0, each.length - longest)
+        track = positions[each.start : each.start + each.length]
+        near = np.minimum(steps + config.moving_steps, each.length - 1)
         moved = np.linalg.norm(track[near] - track[steps], axis=-1).max(-1)
-        candidates += [(index, step) for step in steps[moved > config.moving_m]]
-    if not candidates:
+        candidates.append(each.start + steps[moved > config.moving_m])
+    found = np.concatenate(candidates)
+    if not len(found):
         raise UserError(f"no held-out episode moves and lasts {longest} steps; give shorter horizons or more episodes")
-    order = np.random.default_rng(0).permutation(len(candidates))[: config.windows]
-    chosen = np.array(candidates, dtype=np.int64)[order]
-    return chosen[:, 0], chosen[:, 1]
+    return found[np.random.default_rng(0).permutation(len(found))[: config.windows]]
 
 
 def horizon_curves(
-    model: WorldModel,
-    data: LatentEpisodes,
+    model: VideoModel,
+    cache: FrameCache,
     probe: StateProbe,
     positions: Float32Array,
     points: dict[str, Sequence[int]],
@@ -100,9 +89,9 @@ def horizon_curves(
 
     Args:
         model: in eval mode.
-        data: held-out real episodes.
+        cache: held-out real episodes.
         probe: trained on other episodes.
-        positions: true ones of the frames of ``data``, float32 [N, K, 3].
+        positions: true ones of the frames of ``cache``, float32 [N, K, 3].
         points: name -> points that are averaged, for example ``{"objects": [2, 3], "all": [0, 1, 2, 3]}``.
         config: the windows.
 
@@ -113,37 +102,26 @@ def horizon_curves(
         proprioception, root mean square over dimensions, in their standard deviations.
     """
     config = config or HorizonConfig()
-    episode, first = (torch.from_numpy(column) for column in choose_windows(data, positions, config))
-    frame = data.start[episode] + first
-    longest = config.horizons[-1]
-    actions = data.action[frame[:, None] + torch.arange(longest)]
-    other = torch.from_numpy(_derangement(len(frame)))
-    ahead = [horizon - 1 for horizon in config.horizons]
-    futures = {
-        "true": _imagined(model, data, episode, first, actions),
-        "shuffled": _imagined(model, data, episode, first, actions[other]),
-    }
-    read = {name: _read(model, probe, future.latents[:, ahead]) for name, future in futures.items()}
-    still = data.latents[frame][:, None].expand(-1, len(ahead), -1, -1)
-    read["persistence"] = _read(model, probe, still)
-    before = first[:, None] + torch.tensor(ahead)  # the step before each horizon
-    forced = _imagined(
-        model,
-        data,
-        episode.repeat_interleave(len(ahead)),
-        before.flatten(),
-        data.action[(data.start[episode][:, None] + before).flatten()][:, None],
-    )
-    read["teacher_forced"] = _read(model, probe, forced.latents.unflatten(0, (-1, len(ahead)))[:, :, 0])
-    later = frame[:, None] + torch.tensor(config.horizons)
-    true = positions[later.numpy()]
-    result: dict[str, Any] = {"horizons": list(config.horizons), "windows": len(frame)}
+    frames, horizons = choose_windows(cache, positions, config), np.array(config.horizons)
+    actions = cache.action_sent[frames[:, None] + np.arange(config.horizons[-1])]
+    later = frames[:, None] + horizons
+    read = {}
+    read["true"], state = _read(model, probe, Observations(cache, frames), actions, config.horizons)
+    shuffled = actions[_derangement(len(frames))]
+    read["shuffled"], _ = _read(model, probe, Observations(cache, frames), shuffled, config.horizons)
+    still, _ = _read(model, probe, Observations(cache, frames), actions, (0,))
+    read["persistence"] = np.repeat(still, len(horizons), 1)
+    before = (later - 1).flatten()
+    forced, _ = _read(model, probe, Observations(cache, before), cache.action_sent[before][:, None], (1,))
+    read["teacher_forced"] = forced.reshape(*later.shape, -1, 3)
+    true = positions[later]
+    result: dict[str, Any] = {"horizons": list(config.horizons), "windows": len(frames)}
     for name, chosen in points.items():
         curves = {kind: position_error(found, true, chosen).mean(0).tolist() for kind, found in read.items()}
         curves["ratio"] = [own / wrong for own, wrong in zip(curves["true"], curves["shuffled"], strict=True)]
         result[name] = curves
-    wrong = (futures["true"].state[:, ahead] - data.state[later]) / model.dynamics.state_std.cpu()
-    result["state"] = wrong.square().mean((0, 2)).sqrt().tolist()
+    wrong = (state - cache.state[later]) / model.dynamics.state_std.cpu().numpy()
+    result["state"] = np.sqrt(np.square(wrong).mean((0, 2))).tolist()
     return result
 
 
@@ -170,21 +148,26 @@ def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_]) -> dic
     }
 
 
-def _imagined(model: WorldModel, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor) -> Imagined:
-    parts = [
-        imagine(model, data, *rows)
-        for rows in zip(episode.split(_BATCH), first.split(_BATCH), actions.split(_BATCH), strict=True)
-    ]
-    columns = zip(*((p.latents, p.state, p.success) for p in parts), strict=True)
-    return Imagined(*(torch.cat(column) for column in columns))
-
-
-@torch.no_grad()
-def _read(model: WorldModel, probe: StateProbe, latents: Tensor) -> Float32Array:
-    """Positions [B, H, K, 3] that the probe reads of latents [B, H, N, D]."""
-    frames = latents.flatten(0, 1).split(_DECODE)
-    images = torch.cat([model.autoencoder.decode(part.to(model.device)).cpu() for part in frames])
-    return read_positions(probe, images).reshape(*latents.shape[:2], -1, 3)
+def _read(
+    model: VideoModel,
+    probe: StateProbe,
+    observations: Observations,
+    actions: NDArray[np.float32],
+    horizons: Sequence[int],
+) -> tuple[Float32Array, Float32Array]:
+    """Positions [B, H, K, 3] that the probe reads of imagined pictures so many steps ahead, and proprioception."""
+    seen, state = [], []
+    for rows in torch.arange(len(actions)).split(_BATCH):
+        now, read, sensed = model.encode(observations.at(rows)), list[Float32Array](), list[Float32Array]()
+        for step in range(horizons[-1] + 1):
+            if step in horizons:
+                read.append(read_positions(probe, model.decode(now).cpu()))
+                sensed.append(now.proprioception.cpu().numpy())
+            if step < horizons[-1]:
+                now = model.predict(now, torch.from_numpy(actions[rows, step])[:, None]).state
+        seen.append(np.stack(read, 1))
+        state.append(np.stack(sensed, 1))
+    return np.concatenate(seen), np.concatenate(state)
 
 
 def _derangement(count: int) -> NDArray[np.int64]:

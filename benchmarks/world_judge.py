@@ -27,12 +27,11 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.json_files import reading
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin
-from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
 from world_model.model import load_world_model
-from world_model.open_loop import imagine
-from world_model.windows import LatentEpisodes
+from world_model.protocol import Observations
 
 COUNTERFACTUAL_SEED = 900_000_000  # of the first pair; apart from all other seeds
 _SMALLEST_IMAGE = 16  # the images of replays are unused
@@ -56,7 +55,6 @@ class WorldJudge:
         self.truth = SimulatorTruth(self.task)
         self.model = load_world_model(folder.model)
         self.cache = open_cache(folder.held_out, folder.held_out_cache)
-        self.data = LatentEpisodes(self.cache, self.model.autoencoder)
 
     def probe(self) -> StateProbe:
         """Return the state probe; the first call trains it on the training episodes."""
@@ -83,7 +81,7 @@ class WorldJudge:
         points: dict[str, Sequence[int]] = {"objects": self.truth.objects, "all": range(len(self.truth.names))}
         pixel_m = self.truth.meters_per_pixel(self.model.spec.image_size[0])
         floor = probe_floor(self.model, self.cache, probe, positions)
-        curves = horizon_curves(self.model, self.data, probe, positions, points, config)
+        curves = horizon_curves(self.model, self.cache, probe, positions, points, config)
         for name in points:
             for kind, curve in curves[name].items():
                 if kind != "ratio":
@@ -100,18 +98,16 @@ class WorldJudge:
         folder = self._instruments.path / "counterfactuals"
         store = EpisodeStore(folder / "episodes")
         parting = collect_counterfactuals(self.task, GateConfig(), store, pairs, COUNTERFACTUAL_SEED)
-        data = LatentEpisodes(open_cache(store.path, folder / "cache"), self.model.autoencoder)
-        scores, truths = [], []
-        for index, episode in enumerate(data.episodes):
-            if episode.episode_id not in parting:
-                continue
-            first, length = parting[episode.episode_id], int(data.length[index])
-            start = int(data.start[index])
-            actions = data.action[start + first : start + length][None]
-            future = imagine(self.model, data, torch.tensor([index]), torch.tensor([first]), actions)
-            scores.append(float(future.success.max()))
-            truths.append(episode.success is True)
-        return judge_successes(np.array(scores), np.array(truths))
+        cache = open_cache(store.path, folder / "cache")
+        own = [episode for episode in cache.episodes if episode.episode_id in parting]
+        scores = [self._imagined_success(cache, episode, parting[episode.episode_id]) for episode in own]
+        return judge_successes(np.array(scores), np.array([episode.success is True for episode in own]))
+
+    def _imagined_success(self, cache: FrameCache, episode: CachedEpisode, first: int = 0) -> float:
+        """Return the highest success probability with the sent actions, imagined from one step on."""
+        frames = np.arange(episode.start + first, episode.start + episode.length)
+        state = self.model.encode(Observations(cache, frames[:1]))
+        return float(self.model.predict(state, torch.from_numpy(cache.action_sent[frames])[None]).success)
 
     def outcomes(self, versions: Sequence[int], episodes: int) -> dict[str, Any]:
         """Compare imagined with real outcomes of held-out episodes, imagined from the first frame.
@@ -123,16 +119,11 @@ class WorldJudge:
         Returns:
             Version -> result of `judge_successes`; ``all`` for all versions together.
         """
-        data, scores, truths = self.data, {}, {}
+        scores, truths = {}, {}
         for version in versions:
-            own = [index for index, episode in enumerate(data.episodes) if episode.policy_version == version][:episodes]
-            reached = []
-            for index in own:
-                frames = slice(int(data.start[index]), int(data.start[index] + data.length[index]))
-                future = imagine(self.model, data, torch.tensor([index]), torch.tensor([0]), data.action[frames][None])
-                reached.append(float(future.success.max()))
-            scores[str(version)] = np.array(reached)
-            truths[str(version)] = data.success[own].numpy()
+            own = [episode for episode in self.cache.episodes if episode.policy_version == version][:episodes]
+            scores[str(version)] = np.array([self._imagined_success(self.cache, episode) for episode in own])
+            truths[str(version)] = np.array([episode.success is True for episode in own])
         scores["all"], truths["all"] = np.concatenate([*scores.values()]), np.concatenate([*truths.values()])
         return {name: judge_successes(scores[name], truths[name]) for name in scores}
 

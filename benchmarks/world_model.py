@@ -120,9 +120,9 @@ def _measure_cost(options: argparse.Namespace, cells: Cells) -> None:
 
         judge = _judge(_world(options))
         return {
-            "frames_per_s_b1": stream_speed(judge.model, judge.data, 1),
-            "frames_per_s_b16": stream_speed(judge.model, judge.data, 16),
-            "late_latency_ratio": late_latency(judge.model, judge.data),
+            "frames_per_s_b1": stream_speed(judge.model, judge.cache, 1),
+            "frames_per_s_b16": stream_speed(judge.model, judge.cache, 16),
+            "late_latency_ratio": late_latency(judge.model, judge.cache),
             "image_size": judge.model.spec.image_size[0],
             "cameras": len(judge.model.spec.cameras),
         }

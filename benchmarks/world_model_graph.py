@@ -14,26 +14,26 @@ from torch import Tensor, nn
 
 from deploy_trt.export.graph import GraphSpec
 from world_model.dynamics import Context, Dynamics
-from world_model.model import WorldModel
+from world_model.model import VideoModel
 
 
 class DynamicsStep(nn.Module):
-    """Frames [B, T, ...] and noise [B, N, D] -> next latents [B, N, D], state [B, S], and the outcome's logits."""
+    """Frames [B, T, ...] -> next latents [B, N, D], state [B, S], and the outcome's logits."""
 
     def __init__(self, dynamics: Dynamics) -> None:
         super().__init__()
         self.policy = dynamics  # the name that `GraphSpec.export` takes off weight names
 
-    def forward(self, latents: Tensor, state: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, latents: Tensor, state: Tensor, action: Tensor) -> tuple[Tensor, ...]:
         context = Context(latents, _motion(latents), state, _motion(state), action)
         with _attention_in_four_dimensions():
             hidden, condition = self.policy.hidden(context)
             last = (hidden[:, -1:], condition[:, -1:], latents[:, -1:], state[:, -1:])
-            predicted = self.policy.predict(*last, noise[:, None])
+            predicted = self.policy.predict(*last)
         return (predicted.latents[:, 0], predicted.state[:, 0], *(part[:, 0] for part in predicted.outcome))
 
 
-def dynamics_step(model: WorldModel, frames: int) -> GraphSpec:
+def dynamics_step(model: VideoModel, frames: int) -> GraphSpec:
     """The graph to be, for one stream and a history of so many frames."""
     tokens, token_dim = model.autoencoder.tokens, model.autoencoder.token_dim
     state_dim, action_dim = model.spec.state_dim, model.spec.action_dim
@@ -41,7 +41,6 @@ def dynamics_step(model: WorldModel, frames: int) -> GraphSpec:
         "latents": torch.randn(1, frames, tokens, token_dim),
         "state": torch.randn(1, frames, state_dim),
         "action": torch.randn(1, frames, action_dim),
-        "noise": torch.randn(1, tokens, token_dim),
     }
     module = DynamicsStep(model.dynamics).eval()
     with torch.no_grad():

@@ -16,7 +16,7 @@ from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array
 from vla_rl.data.cache import FrameCache
 from world_model.config import WorldSpec
-from world_model.windows import pictures
+from world_model.protocol import Observations
 
 _WIDTH = 32  # channels
 _STEPS, _BATCH_SIZE, _LEARNING_RATE = 2000, 32, 2e-3
@@ -88,7 +88,7 @@ def train_probe(spec: WorldSpec, cache: FrameCache, positions: Float32Array) -> 
     random = np.random.default_rng(0)
     for _ in track(range(_STEPS), "state probe", "step"):
         drawn = random.integers(len(frames), size=_BATCH_SIZE)
-        error = (probe(pictures(cache, frames[drawn], spec.cameras)) - target[drawn]) / probe.std
+        error = (probe(Observations(cache, frames[drawn]).pictures(spec.cameras)) - target[drawn]) / probe.std
         loss = F.smooth_l1_loss(error, torch.zeros_like(error), beta=0.05)
         optimizer.zero_grad()
         loss.backward()

@@ -5,32 +5,27 @@ import time
 import numpy as np
 import torch
 
+from vla_rl.data.cache import FrameCache
 from world_model.imagined_env import ImaginedEnv
-from world_model.model import WorldModel
-from world_model.open_loop import sampler_noise
-from world_model.windows import LatentEpisodes
+from world_model.model import VideoModel
+from world_model.protocol import Observations
 
 
-@torch.no_grad()
-def stream_speed(model: WorldModel, data: LatentEpisodes, streams: int, steps: int = 60) -> float:
+def stream_speed(model: VideoModel, cache: FrameCache, streams: int, steps: int = 60) -> float:
     """Frames a second of parallel imagined futures, decoding included."""
-    rows = torch.arange(streams) % len(data.episodes)
-    latents = data.latents[data.start[rows]].to(model.device)
-    state, action = data.state[data.start[rows]].to(model.device), data.action[data.start[rows]].to(model.device)
-    memory = model.dynamics.begin(latents, state)
+    starts = np.array([episode.start for episode in cache.episodes])[np.arange(streams) % len(cache.episodes)]
+    state, actions = model.encode(Observations(cache, starts)), torch.from_numpy(cache.action_sent[starts])[:, None]
     for tick in range(5 + steps):
         if tick == 5:
             started_s = time.perf_counter()
-        noise = sampler_noise(np.arange(streams), np.full(streams, tick), *latents.shape[1:]).to(model.device)
-        predicted = model.dynamics.step(memory, latents, state, action, noise)
-        latents, state = predicted.latents, predicted.state
-        model.autoencoder.decode(latents).cpu()
+        state = model.predict(state, actions).state
+        model.decode(state).cpu()
     return streams * steps / (time.perf_counter() - started_s)
 
 
-def late_latency(model: WorldModel, data: LatentEpisodes, steps: int = 1000) -> float:
+def late_latency(model: VideoModel, cache: FrameCache, steps: int = 1000) -> float:
     """Median latency of the last 50 of so many steps over that of steps 10 to 60."""
-    env = ImaginedEnv(model, data)
+    env = ImaginedEnv(model, model.spec, cache)
     env.reset(seed=0)
     action, times_s = env.action_space.sample(), []
     for _ in range(steps):

@@ -52,8 +52,6 @@ class DynamicsConfig:
         context_noise: largest standard deviation of the noise on latents of the context in training, drawn per window.
         state_noise: the same for proprioception, in its standard deviations.
         self_context: share of the training steps whose context is what the model itself imagines, open loop.
-        sampling_noise: Standard deviation of the sampler's noise. 1 is the flow as trained. 0 is its mode, for a
-            deterministic world: the noise of one frame is the next one's error.
     """
 
     width: int = 128
@@ -69,7 +67,6 @@ class DynamicsConfig:
     context_noise: float = 0.15
     state_noise: float = 0.01
     self_context: float = 0.5
-    sampling_noise: float = 0.0
 
     def __post_init__(self) -> None:
         if self.width % self.heads:

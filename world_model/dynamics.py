@@ -63,7 +63,7 @@ class Context(NamedTuple):
     action: Tensor
 
 
-class Prediction(NamedTuple):
+class NextFrames(NamedTuple):
     """One imagined step. ``latents`` [B, T, N, D], ``state`` [B, T, S] in raw units, and the outcome of the action."""
 
     latents: Tensor
@@ -151,35 +151,28 @@ class Dynamics(nn.Module):
             has_next: float [B, T].
             generator: Of flow times and noise.
         """
-        clean = self.to_flow(later, latents)
+        clean = (later - latents) / self.latent_change_std
         time = torch.rand(has_next.shape, generator=generator)
         time = torch.where(torch.rand(has_next.shape, generator=generator) < _START_MASS, 0.0, time)
         noise = torch.randn(clean.shape, generator=generator).to(clean.device)
         time = time.to(clean.device)
         noisy = torch.lerp(noise, clean, time[..., None, None])
-        error = (self.clean_end(noisy, time, hidden, condition) - clean).square().mean(-1)  # [B, T, N]
+        end = self.flow(noisy, time, self._picture_tokens(hidden), condition[..., : self.width])
+        error = (end - clean).square().mean(-1)  # [B, T, N]
         weight = self._moving_weight(later, latents, has_next)
         loss = (weight * error).sum() / weight.sum().clamp(min=1e-6)
         return loss, {"flow_loss": float(loss.detach())}
 
-    def predict(self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor, noise: Tensor) -> Prediction:
+    def predict(self, hidden: Tensor, condition: Tensor, latents: Tensor, state: Tensor) -> NextFrames:
         """Return the next frame of each of T frames, given `hidden` and condition.
 
-        Args:
-            latents, noise: [B, T, N, D]; the noise is standard normal.
-            state: [B, T, S], raw units.
+        Latents are [B, T, N, D], states [B, T, S] in raw units.
         """
         modulating, servos = condition.split([self.width, self.state_dim], -1)
-        start = noise * self.config.sampling_noise
-        end = self.flow.sample(start, self.picture_tokens(hidden), modulating, self.config.flow_steps)
+        end = self.flow.sample(self._picture_tokens(hidden), modulating, self.config.flow_steps)
         outcome = self.heads(hidden)
         later = state + (servos + outcome.state_change) * self.state_change_std
-        return Prediction(self.from_flow(end, latents), later, outcome)
-
-    def clean_end(self, noisy: Tensor, time: Tensor, hidden: Tensor, condition: Tensor) -> Tensor:
-        """Return the flow's prediction of its clean end from a point [B, T, N, D] at flow times [B, T]."""
-        end: Tensor = self.flow(noisy, time, self.picture_tokens(hidden), condition[..., : self.width])
-        return end
+        return NextFrames(latents + end * self.latent_change_std, later, outcome)
 
     def context(self, batch: WorldBatch, latents: Tensor, state: Tensor) -> Context:
         """What is read of a batch whose context, [B, T, N, D] and [B, T, S], may be corrupted or imagined."""
@@ -214,22 +207,14 @@ class Dynamics(nn.Module):
         memory.last = (latents, state)
         return hidden, condition
 
-    def step(self, memory: Memory, latents: Tensor, state: Tensor, action: Tensor, noise: Tensor) -> Prediction:
-        """Act in all streams: the next frame of each. Arguments as `push`, noise [B, N, D]."""
+    def step(self, memory: Memory, latents: Tensor, state: Tensor, action: Tensor) -> NextFrames:
+        """Act in all streams: the next frame of each. Arguments as `push`."""
         hidden, condition = self.push(memory, latents, state, action)
-        predicted = self.predict(hidden, condition, latents[:, None], state[:, None], noise[:, None])
+        predicted = self.predict(hidden, condition, latents[:, None], state[:, None])
         outcome = Outcome(*(part[:, 0] for part in predicted.outcome))
-        return Prediction(predicted.latents[:, 0], predicted.state[:, 0], outcome)
+        return NextFrames(predicted.latents[:, 0], predicted.state[:, 0], outcome)
 
-    def to_flow(self, later: Tensor, latents: Tensor) -> Tensor:
-        """What the flow generates for the next latents [B, T, N, D], given the present ones."""
-        return (later - latents) / self.latent_change_std
-
-    def from_flow(self, end: Tensor, latents: Tensor) -> Tensor:
-        """Return the inverse of `to_flow`."""
-        return latents + end * self.latent_change_std
-
-    def picture_tokens(self, hidden: Tensor) -> Tensor:
+    def _picture_tokens(self, hidden: Tensor) -> Tensor:
         """Those of the hidden tokens [B, T, F, width] that stand for the picture, [B, T, N, width]."""
         return hidden[:, :, self.transformer.layout.extra :]
 
@@ -303,8 +288,7 @@ class Dynamics(nn.Module):
         memory = self.begin(latents[:, 0], state[:, 0])
         context = [(latents[:, 0], state[:, 0])]
         for index in range(1, frames):
-            noise = torch.randn(context[-1][0].shape, generator=generator).to(latents.device)
-            predicted = self.step(memory, *context[-1], batch.action[:, index - 1], noise)
+            predicted = self.step(memory, *context[-1], batch.action[:, index - 1])
             imagined = index >= first
             context.append(
                 (

@@ -1,15 +1,11 @@
 """The short-range world model: what the policy will see after a chunk, in the policy's own frozen features.
 
 It is made for rollouts of a few chunks from real steps, thousands at a time, without a picture. A ridge regression
-carries what is linear, M small networks the rest; each is a world of its own. The video model (`dynamics`) remains for
+carries what is linear, M small networks the rest; each is a world of its own. The video model (`model`) remains for
 long horizons and for people to look at.
-
-Before any rollout, `out_of_distribution` checks whether the newest chunks are out of distribution. It needs dynamics
-that have not seen them: dynamics that have would have learned what is wrong with them. The imagined gain is no check,
-since it is as high in a wrong world.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.layers import EnsembleHead, limited
+from world_model.feature_decoder import FeatureDecoder
+from world_model.protocol import Observations, Prediction
 
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
@@ -27,8 +26,6 @@ _INPUT_NOISE = 0.03  # standard deviation of the noise on normalized inputs
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate falls to 0 by a cosine
 _BATCH_SIZE = 256
 _HIDDEN = (384, 384)  # widths of the hidden layers, each with a LayerNorm
-# Errors at neighboring lags differ by a sixth where a chunk has six actions. A smaller difference is chance.
-_CLEARLY = 0.9
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
 
 
@@ -108,37 +105,29 @@ class FeatureDynamics(nn.Module):
         return (error * batch.lasted).mean() + _ENDING_WEIGHT * (ending * batch.known).mean()
 
     @torch.no_grad()
-    def forward(self, features: Tensor, actions: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
-        """Go one chunk on, each row in the world of its member, int64 [B].
+    def forward(self, features: Tensor, actions: Tensor, member: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Go one chunk on, each row in the world of its member, int64 [B], or in the mean of all worlds.
 
         Args:
             features: [B, F].
             actions: [B, C, A], normalized.
+            member: See above.
 
         Returns:
             Features [B, F] after the chunk, and the chance [B] that the episode succeeds within it.
         """
         rows = self._rows(features, actions)
-        out = self.head.of_member(rows, member)
+        out = self.head(rows).mean(0) if member is None else self.head.of_member(rows, member)
         later = features.clone()
         later[:, self.varying] += (_with_one(rows) @ self._linear + out[:, :-1]) * self._change_scale
         return later, out[:, -1].sigmoid()
 
     @torch.no_grad()
-    def expected(self, features: Tensor, actions: Tensor) -> Tensor:
-        """Features [B, F] after a chunk, the mean over members; arguments as of `forward`."""
-        members = (
-            torch.full((len(features),), member, device=features.device) for member in range(self.config.members)
-        )
-        return torch.stack([self(features, actions, member)[0] for member in members]).mean(0)
-
-    @torch.no_grad()
-    def unexplained(self, data: Transitions) -> float:
-        """Return the fraction of the features' change that the mean over members leaves unexplained (1 - R2)."""
-        rows = self._rows(data.features, data.actions)[data.lasted]
-        change = (data.later - data.features)[data.lasted][:, self.varying] / self._change_scale
-        predicted = _with_one(rows) @ self._linear + self.head(rows).mean(0)[:, :-1]
-        return float((predicted - change).square().mean() / (change - change.mean(0)).square().mean())
+    def disagreement(self, features: Tensor, actions: Tensor) -> Tensor:
+        """Return the standard deviation [B] of the members' predictions, the mean over features, in those of their
+        changes in the data. Arguments as of `forward`.
+        """
+        return self.head(self._rows(features, actions))[..., :-1].std(0, correction=0).mean(1)
 
 
 def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: torch.Generator) -> FeatureDynamics:
@@ -160,59 +149,51 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
     return dynamics.eval()
 
 
-class RealChunks(NamedTuple):
-    """What real chunks did, N of them.
-
-    Attributes:
-        features: [N, F], what the policy saw when each began.
-        chunks: by lag in ticks, [N, C, A]: what was sent from so many ticks later on, normalized; 0: the chunk itself.
-        later: [N, F], what the policy saw after the chunk.
+class FeatureState(NamedTuple):
+    """Where B rows are. ``features`` [B, F] are what the policy sees, ``member`` int64 [B] are their worlds; None: in
+    the mean of all.
     """
 
     features: Tensor
-    chunks: Mapping[int, Tensor]
-    later: Tensor
+    member: Tensor | None
 
 
-@torch.no_grad()
-def unexplained(dynamics: FeatureDynamics, happened: RealChunks) -> dict[int, float]:
-    """Return, by lag, the fraction of the features' change that the mean over members leaves unexplained (1 - R2).
-    Features that never change are left out.
+@dataclass(frozen=True)
+class FeatureWorld:
+    """The `WorldModel` of a policy's features.
+
+    Attributes:
+        dynamics: Fitted.
+        look: The policy's encoder: observations -> features [B, F].
+        normalize: Actions in raw units -> normalized.
+        decoder: Draws pictures of features.
     """
-    change = happened.later - happened.features
-    scale = change.std(0)
-    varying = scale > _LEAST_SCALE
-    found = {}
-    for lag, chunk in happened.chunks.items():
-        later = dynamics.expected(happened.features, chunk)
-        found[lag] = float(((later - happened.later) / scale)[:, varying].square().mean())
-    return found
 
+    dynamics: FeatureDynamics
+    look: Callable[[Observations], Tensor]
+    normalize: Callable[[Tensor], Tensor]
+    decoder: FeatureDecoder | None = None
 
-def out_of_distribution(errors: Mapping[int, float], usual: float, ratio: float) -> str:
-    """Say why the newest chunks are out of distribution; empty if they are not.
+    @property
+    def members(self) -> int:
+        return self.dynamics.config.members
 
-    Either the dynamics explain clearly less of the newest chunks than of older unseen ones: a camera was moved, say.
-    Or they explain more with the actions of a tick earlier or later, as where images and actions are out of step.
+    def encode(self, observations: Observations, member: Tensor | None = None) -> FeatureState:
+        return FeatureState(self.look(observations), member)
 
-    Args:
-        errors: Of `unexplained`, for the newest chunks.
-        usual: Fraction that is left unexplained of older chunks, which the dynamics have not seen either.
-        ratio: Largest accepted ratio of the two.
-    """
-    best = min(errors, key=lambda lag: errors[lag])
-    if errors[best] < _CLEARLY * errors[0]:
-        when = f"{abs(best)} tick {'later' if best > 0 else 'earlier'}"
-        return (
-            f"actions {when} explain more of what the newest chunks did than those that were sent: pictures and "
-            "actions are out of step"
+    def predict(self, state: FeatureState, actions: Tensor) -> Prediction[FeatureState]:
+        """Predict what follows one chunk, [B, C, A] with the C of the data."""
+        chunk = self.normalize(actions)
+        later, success = self.dynamics(state.features, chunk, state.member)
+        return Prediction(
+            state._replace(features=later), success, lambda: self.dynamics.disagreement(state.features, chunk)
         )
-    if errors[0] > ratio * usual:
-        return (
-            f"the episodes before leave {errors[0]:.0%} of what the newest chunks did unexplained, and {usual:.0%} of "
-            f"what older ones did: more than {ratio:g} times as much"
-        )
-    return ""
+
+    def decode(self, state: FeatureState) -> Tensor:
+        """Return pictures of a state. Raises ConfigError without a decoder."""
+        if self.decoder is None:
+            raise ConfigError("this world model has no decoder; fit one with `feature_decoder.fit_decoder`")
+        return self.decoder.pictures(state.features)
 
 
 def _with_one(rows: Tensor) -> Tensor:

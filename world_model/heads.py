@@ -43,11 +43,13 @@ class FlowHead(nn.Module):
             x = block.within_frames(x, condition)
         return self.output(self.norm(x))
 
-    def sample(self, noise: Tensor, hidden: Tensor, condition: Tensor, steps: int) -> Tensor:
-        """``steps`` Euler steps from noise [B, T, N, D] at tau = 0 to y1 at tau = 1."""
-        point = noise
+    def sample(self, hidden: Tensor, condition: Tensor, steps: int) -> Tensor:
+        """``steps`` Euler steps from the mode of the noise, 0, at tau = 0 to y1 [B, T, N, D] at tau = 1. The worlds are
+        deterministic, and the noise of one frame would be the next one's error.
+        """
+        point = hidden.new_zeros(*hidden.shape[:3], self.output.out_features)
         for step in range(steps):
-            time = noise.new_full(noise.shape[:2], step / steps)
+            time = point.new_full(point.shape[:2], step / steps)
             clean = self(point, time, hidden, condition)
             # dy/dtau = (y1 - y) / (1 - tau), over 1 / steps.
             point = torch.lerp(point, clean.to(point.dtype), 1.0 / (steps - step))

@@ -35,8 +35,9 @@ from vla_rl.core.progress import Progress
 from vla_rl.core.signals import deferred_signals
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
-from world_model.model import WorldModel, load_world_model, save_world_model
-from world_model.windows import LatentEpisodes, background, draw_pictures, pictures
+from world_model.model import VideoModel, load_world_model, save_world_model
+from world_model.protocol import Observations
+from world_model.windows import LatentEpisodes, background, draw_pictures
 
 LOG_EVERY_STEPS = 50
 FINAL_RATE = 0.05
@@ -177,7 +178,7 @@ def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 def train_world_model(
     config: WorldModelConfig, spec: WorldSpec, cache: FrameCache, folder: Path, device: str = "cpu"
-) -> WorldModel:
+) -> VideoModel:
     """Train a world model on the real episodes of a cache, or go on, and save it in the folder.
 
     Returns:
@@ -189,7 +190,7 @@ def train_world_model(
     training = config.training
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = WorldModel(config, spec).to(device)
+        model = VideoModel(config, spec).to(device)
     model.autoencoder.background.copy_(background(cache, spec.cameras, config.seed))
     budget_s = training.cpu_seconds * training.autoencoder_share
     steps, rate = training.autoencoder_steps, _AUTOENCODER_LEARNING_RATE
@@ -212,7 +213,7 @@ def train_world_model(
     return model
 
 
-def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
+def autoencoder_loss(model: VideoModel, cache: FrameCache) -> Loss:
     """Return the loss of the autoencoder at a training step."""
     config, cameras = model.config, model.spec.cameras
 
@@ -223,7 +224,7 @@ def autoencoder_loss(model: WorldModel, cache: FrameCache) -> Loss:
     return loss
 
 
-def dynamics_loss(model: WorldModel, data: LatentEpisodes) -> Loss:
+def dynamics_loss(model: VideoModel, data: LatentEpisodes) -> Loss:
     """Return the loss of dynamics and heads at a training step."""
     seed, training = model.config.seed, model.config.training
 
@@ -237,7 +238,7 @@ def dynamics_loss(model: WorldModel, data: LatentEpisodes) -> Loss:
 
 
 @torch.no_grad()
-def set_familiar(model: WorldModel, cache: FrameCache) -> None:
+def set_familiar(model: VideoModel, cache: FrameCache) -> None:
     """Give the autoencoder the strangeness that 95 % of real successes never reach, or of all episodes without a
     success. Failures may be strange by construction.
     """
@@ -248,11 +249,11 @@ def set_familiar(model: WorldModel, cache: FrameCache) -> None:
     for index in drawn:
         episode = episodes[index]
         frames = np.arange(episode.start, episode.start + episode.length)
-        highest.append(coder.strangeness(pictures(cache, frames, coder.cameras).to(model.device)).max())
+        highest.append(coder.strangeness(Observations(cache, frames).pictures(coder.cameras).to(model.device)).max())
     coder.familiar.copy_(torch.stack(highest).quantile(_FAMILIAR_SHARE))
 
 
-def set_dynamics_statistics(model: WorldModel, data: LatentEpisodes) -> None:
+def set_dynamics_statistics(model: VideoModel, data: LatentEpisodes) -> None:
     """Means and standard deviations of the training data, once: they are part of the model."""
     latent_change, state_change = data.changes()
     dynamics = model.dynamics
@@ -275,7 +276,7 @@ def _least_scale(column: Tensor, name: str) -> Tensor:
     return torch.where(floor > 0, floor, 1e-3 * column.std(0).max().clamp(min=1e-6))
 
 
-def _least_squares(model: WorldModel, data: LatentEpisodes) -> Tensor:
+def _least_squares(model: VideoModel, data: LatentEpisodes) -> Tensor:
     """Return the linear map of `Dynamics.servos`, with a little ridge so that columns which never move do no harm."""
     dynamics, frame = model.dynamics, torch.arange(len(data.state))
     begins, ends = torch.zeros(len(frame), dtype=torch.bool), torch.zeros(len(frame), dtype=torch.bool)

@@ -7,7 +7,7 @@ bounded too.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -113,7 +113,14 @@ class Memory:
     compressed: list[tuple[Tensor, Tensor]]
     age: Tensor
     last: tuple[Tensor, Tensor]
-    step: int = field(default=0)
+    step: int = 0
+
+    def copy(self) -> "Memory":
+        """Return a memory that goes on by itself."""
+        recent, compressed = (
+            [(key.clone(), value.clone()) for key, value in layers] for layers in (self.recent, self.compressed)
+        )
+        return Memory(recent, compressed, self.age.clone(), self.last, self.step)
 
 
 class BlockCausalTransformer(nn.Module):

@@ -14,6 +14,7 @@ from vla_rl.data.cache import FrameCache
 from world_model.autoencoder import Autoencoder
 from world_model.config import WorldSpec
 from world_model.dynamics import WorldBatch
+from world_model.protocol import Observations
 
 _ENCODE_FRAMES, _BACKGROUND_FRAMES = 64, 256
 _WINDOWS, _PICTURES = 0x77696E, 0x706963  # purposes of draws
@@ -57,19 +58,14 @@ def spec_of(
     )
 
 
-def pictures(cache: FrameCache, frames: NDArray[np.int64], cameras: Sequence[str]) -> Tensor:
-    """uint8 [B, cameras, H, W, 3]."""
-    return torch.from_numpy(np.stack([cache.images[camera][frames] for camera in cameras], 1))
-
-
-def draw_pictures(cache: FrameCache, cameras: Sequence[str], seed: int, step: int, batch_size: int) -> Tensor:
+def draw_pictures(cache: FrameCache, cameras: tuple[str, ...], seed: int, step: int, batch_size: int) -> Tensor:
     """Frames of real episodes, uniformly: uint8 [B, cameras, H, W, 3]."""
     random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _PICTURES]))
     frames = _frames_of(cache)
-    return pictures(cache, frames[random.integers(len(frames), size=batch_size)], cameras)
+    return Observations(cache, frames[random.integers(len(frames), size=batch_size)]).pictures(cameras)
 
 
-def background(cache: FrameCache, cameras: Sequence[str], seed: int) -> Tensor:
+def background(cache: FrameCache, cameras: tuple[str, ...], seed: int) -> Tensor:
     """Return the median picture of each camera around 0, float [cameras, 3, H, W]."""
     drawn = draw_pictures(cache, cameras, seed, 0, _BACKGROUND_FRAMES)
     return drawn.median(0).values.permute(0, 3, 1, 2).float() / 255 - 0.5
@@ -156,8 +152,8 @@ def encode_frames(cache: FrameCache, frames: NDArray[np.int64], autoencoder: Aut
     """Latents of frames, float32 [N, tokens, D], on the CPU."""
     device = autoencoder.latent_mean.device
     parts = [
-        autoencoder.encode(pictures(cache, frames[index : index + _ENCODE_FRAMES], autoencoder.cameras).to(device))
-        for index in range(0, len(frames), _ENCODE_FRAMES)
+        autoencoder.encode(Observations(cache, part).pictures(autoencoder.cameras).to(device))
+        for part in np.split(frames, range(_ENCODE_FRAMES, len(frames), _ENCODE_FRAMES))
     ]
     return torch.cat(parts).cpu()
 

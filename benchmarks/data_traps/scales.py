@@ -35,7 +35,7 @@ from vla_rl.policies.residual import Residual
 from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig, WorldSpec
 from world_model.dynamics import Context
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
-from world_model.model import WorldModel
+from world_model.model import VideoModel
 from world_model.training import set_dynamics_statistics
 
 _KIND = "scale of a dimension that hardly moves"
@@ -202,7 +202,7 @@ def dynamics_and_value(folder: Path) -> str:
     dynamics = FeatureDynamics(transitions, FeatureDynamicsConfig())
 
     def later(seen: Tensor) -> Tensor:
-        return dynamics.expected(seen, torch.zeros(1, 2, 3)) - seen
+        return dynamics(seen, torch.zeros(1, 2, 3))[0] - seen
 
     return f"value: {_dominated(value.logits, rows)}; dynamics: {_dominated(later, rows)}"
 
@@ -224,7 +224,7 @@ def video_dynamics(folder: Path) -> str:
     del folder
     spec = WorldSpec("arm", "push", ("front",), (16, 16), 3, 3, 20.0, 12, (-1.0,) * 3, (1.0,) * 3)
     sizes = AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2)
-    model = WorldModel(WorldModelConfig(sizes, DynamicsConfig(width=24, layers=1, heads=3)), spec)
+    model = VideoModel(WorldModelConfig(sizes, DynamicsConfig(width=24, layers=1, heads=3)), spec)
     column, tokens = torch.from_numpy(_ARM), (model.autoencoder.tokens, model.autoencoder.token_dim)
     data = SimpleNamespace(state=column, action=column, start=torch.tensor([0]), length=torch.tensor([_ROWS]))
     data.changes = lambda: (torch.randn(8, *tokens), column.diff(dim=0))

@@ -135,14 +135,14 @@ def read_critic(folder: Path) -> str:
 
 def make_world(folder: Path) -> None:
     from world_model.config import AutoencoderConfig, DynamicsConfig, HeadsConfig, WorldModelConfig, WorldSpec
-    from world_model.model import WorldModel, save_world_model
+    from world_model.model import VideoModel, save_world_model
 
     dynamics = DynamicsConfig(width=24, layers=1, heads=3, window=3, memory_frames=2, flow_steps=2)
     config = WorldModelConfig(
         AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2), dynamics, HeadsConfig(hidden=8)
     )
     spec = WorldSpec("toy", "push", ("front",), (16, 16), 3, 2, 20.0, 12, (-1.0, -1.0), (1.0, 1.0))
-    save_world_model(folder, WorldModel(config, spec))
+    save_world_model(folder, VideoModel(config, spec))
 
 
 def read_world(folder: Path) -> str:

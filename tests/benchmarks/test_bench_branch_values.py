@@ -1,37 +1,56 @@
 """What is measured of branches' values: known answers."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.branch_values import CHUNKS, _agreement, _branch, _play_on, keys, table
-from vla_rl.algorithms.model_rollouts import Starts, World
+from vla_rl.algorithms.model_rollouts import Imagination, Starts
+from world_model.protocol import Observations, OneStep, Prediction
 
 
-def counting(value_of_success: float = 0.5) -> World:
-    """One feature; a chunk adds its mean action, the policy adds nothing; 3 is success."""
+class Counted(NamedTuple):
+    seen: torch.Tensor
 
-    def step(seen: torch.Tensor, chunk: torch.Tensor, member: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+
+class Counting:
+    """One feature; a chunk adds its mean action, and 3 is success."""
+
+    members = 1
+
+    def encode(self, observations: Observations, member: torch.Tensor | None = None) -> Counted:
         del member
-        later = seen + chunk.mean((1, 2))[:, None]
-        return later, (later[:, 0] >= 3).float()
+        return Counted(torch.from_numpy(observations.steps.state[observations.frames]))
 
-    return World(
+    def predict(self, state: Counted, actions: torch.Tensor) -> Prediction[Counted]:
+        later = state.seen + actions.mean((1, 2))[:, None]
+        return Prediction(Counted(later), (later[:, 0] >= 3).float(), lambda: torch.zeros(len(later)))
+
+    def decode(self, state: Counted) -> torch.Tensor:
+        raise NotImplementedError
+
+
+def counting(value_of_success: float = 0.5) -> Imagination:
+    """The policy adds nothing."""
+    return Imagination(
+        Counting(),
+        lambda state: state.seen,
         draw=lambda seen: torch.zeros(len(seen), 2, 1),
-        step=step,
         value=lambda seen, tick, fold: torch.full((len(seen),), value_of_success),
-        members=1,
         chunk_ticks=2,
         last_tick=20,
     )
 
 
 def test_a_branch_that_has_succeeded_is_worth_1_and_stays_so() -> None:
-    starts = Starts(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, dtype=torch.int64))
-    values, features, won = _branch(counting(), starts, torch.tensor([2.0, 0.5])[:, None, None])
+    moments = Observations(OneStep({}, np.zeros((2, 1), np.float32)), np.arange(2))
+    starts = Starts(moments, torch.zeros(2), torch.zeros(2, dtype=torch.int64))
+    values, state, won = _branch(counting(), starts, torch.tensor([2.0, 0.5])[:, None, None])
     assert values.tolist() == [[0.5, 0.5], [1.0, 0.5], [1.0, 0.5]]
     assert won.tolist() == [True, False]
-    outcome = _play_on(counting(), features, starts.tick + CHUNKS * 2, won)
+    outcome = _play_on(counting(), state, starts.tick + CHUNKS * 2, won)
     assert outcome.tolist() == [1.0, 0.0], "the policy by itself gets nowhere"
 
 

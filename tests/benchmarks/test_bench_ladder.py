@@ -7,14 +7,19 @@ import pytest
 import torch
 
 from benchmarks.ladder import ABLATIONS, RUNGS, Simulator, TrueDynamics, open_cells, table
+from robot_io.gate import GateConfig
 from tests.algorithms.tiny_world import MIXED, make_model, tiny
 from vla_rl.acting.task import open_robot
+from vla_rl.acting.world_folder import collect_near_success, open_cache, world_spec
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.algorithms import make_algorithm
 from vla_rl.training.config import TaskConfig
+from world_model.feature_dynamics import FeatureState
+from world_model.imagined_env import ImaginedEnv
+from world_model.protocol import Observations, Prediction
 
 TICKS = 6
 
@@ -25,33 +30,44 @@ def look(images: dict[str, torch.Tensor], state: torch.Tensor) -> torch.Tensor:
     return torch.cat([state, *means], 1)
 
 
-def test_a_branch_with_the_commands_that_were_sent_goes_where_the_episode_went() -> None:
-    robot = open_robot(TaskConfig(env="vla_rl/PegInsert-v0", difficulty=0.4))
-    robot.reset(3)
-    random, seen, commands, features = np.random.default_rng(0), [], [], []
-    for _ in range(3 * TICKS):
-        observation = robot.read()
-        seen.append(observation.state)
-        images = {name: torch.from_numpy(image)[None] for name, image in observation.images.items()}
-        features.append(look(images, torch.from_numpy(observation.state)[None])[0])
-        commands.append(observation.state + random.normal(0, 0.01, 8).astype(np.float32))
-        robot.write(commands[-1])
-    rows, sent = torch.stack(features), np.stack(commands)
-    simulator = Simulator(robot, look)
-    simulator.remember(3, sent, np.stack(seen), rows)
+def test_a_branch_with_the_commands_that_were_sent_goes_where_the_episode_went(tmp_path: Path) -> None:
+    task = TaskConfig(env="vla_rl/PegInsert-v0", difficulty=0.4)
+    collect_near_success(task, GateConfig(), EpisodeStore(tmp_path / "episodes"), 1, 3)
+    cache = open_cache(tmp_path / "episodes", tmp_path / "cache")
+    frames, cameras = np.arange(cache.total_frames), tuple(cache.images)
+    seen = Observations(cache, frames).pictures(cameras)
+    rows = look({name: seen[:, index] for index, name in enumerate(cameras)}, torch.from_numpy(cache.state[frames]))
+    simulator = Simulator(open_robot(task), look)
+    simulator.remember(cache, rows)
 
-    begin = torch.tensor([0, TICKS])
-    chunks = torch.from_numpy(np.stack([sent[:TICKS], sent[TICKS : 2 * TICKS]]))
-    after, success = simulator.step(rows[begin], chunks, torch.zeros(2, dtype=torch.int64))
-    torch.testing.assert_close(after, rows[begin + TICKS])
+    begin = np.array([0, TICKS])
+    chunks = torch.from_numpy(cache.action_sent[begin[:, None] + np.arange(TICKS)])
+    start = simulator.encode(Observations(cache, begin))
+    after, success, _ = simulator.predict(start, chunks)
+    torch.testing.assert_close(after.features, rows[begin + TICKS])
+    assert torch.equal(simulator.decode(after), seen[begin + TICKS])
     assert success.tolist() == [0.0, 0.0]
-    further, _ = simulator.step(after[:1], chunks[1:], torch.zeros(1, dtype=torch.int64))  # from where a branch came to
-    torch.testing.assert_close(further[0], rows[2 * TICKS])
-    other, _ = simulator.step(rows[begin], chunks + 0.02, torch.zeros(2, dtype=torch.int64))
-    assert not torch.allclose(other, after)
+    further = simulator.predict(after, chunks[[1, 1]]).state  # from where a branch came to
+    torch.testing.assert_close(further.features[0], rows[2 * TICKS])
+    assert not torch.allclose(simulator.predict(start, chunks + 0.02).state.features, after.features)
 
+    cache.action_sent = cache.action_sent[::-1]
     with pytest.raises(UserError, match="goes another way at step 1"):
-        simulator.remember(3, sent[::-1].copy(), np.stack(seen), rows)
+        simulator.remember(cache, rows)
+
+
+def test_the_truth_is_an_environment_too(tmp_path: Path) -> None:
+    task = TaskConfig(env="vla_rl/PegInsert-v0", difficulty=0.4)
+    collect_near_success(task, GateConfig(), EpisodeStore(tmp_path / "episodes"), 1, 3)
+    cache = open_cache(tmp_path / "episodes", tmp_path / "cache")
+    simulator = Simulator(open_robot(task), look)
+    simulator.remember(cache, torch.zeros(cache.total_frames, 1))
+    env = ImaginedEnv(simulator, world_spec(task, cache), cache)
+    env.reset(seed=0)
+    for step in range(8):
+        observation, *_ = env.step(cache.action_sent[step])
+    np.testing.assert_allclose(observation["agent_pos"], cache.state[8], atol=1e-5)
+    assert all((image == cache.images[camera][8]).all() for camera, image in observation["pixels"].items())
 
 
 def learner(rung: str, folder: Path) -> ImaginedEdit:
@@ -71,44 +87,46 @@ def learner(rung: str, folder: Path) -> ImaginedEdit:
 class Counting:
     """A truth in which features count chunks, and all succeed."""
 
-    def step(self, features: torch.Tensor, chunks: torch.Tensor, member: torch.Tensor):
-        del chunks, member
-        return features + 1, torch.ones(len(features))
+    members = 1
+
+    def encode(self, observations: Observations, member: torch.Tensor | None = None) -> FeatureState:
+        return FeatureState(torch.zeros(len(observations.frames), 8), member)
+
+    def predict(self, state: FeatureState, actions: torch.Tensor) -> Prediction[FeatureState]:
+        del actions
+        return Prediction(FeatureState(state.features + 1, state.member), torch.ones(len(state.features)), torch.empty)
 
 
 def test_dynamics_and_pictures_are_true_and_success_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrueDynamics, "_simulator", lambda self: Counting())
     algorithm, generator = learner("true_dynamics_learnt_success", tmp_path), torch.Generator().manual_seed(0)
     fitted = algorithm.fit_world(generator)
-    seen, member = fitted.starts.features[:4], torch.arange(4) % 2
-    world = algorithm.world(fitted, generator)
-    chunk = world.draw(seen)
-    later, success = world.step(seen, chunk, member)
-    assert torch.equal(later, seen + 1)
-    assert torch.equal(success, ImaginedEdit.world(algorithm, fitted, generator).step(seen, chunk, member)[1])
-    assert TrueDynamics.world(algorithm, fitted, generator).step(seen, chunk, member)[1].tolist() == [1.0] * 4
+    moments, member = fitted.starts.observations.at(torch.arange(4)), torch.arange(4) % 2
+    within, learnt = (kind.imagination(algorithm, fitted, generator) for kind in (type(algorithm), ImaginedEdit))
+    start = learnt.world.encode(moments, member)
+    chunk = within.draw(start.features)
+    later, success, _ = within.world.predict(start, chunk)
+    assert torch.equal(later.features, start.features + 1)
+    assert torch.equal(success, learnt.world.predict(start, chunk).success)
+    true = TrueDynamics.imagination(algorithm, fitted, generator).world
+    assert true.predict(start, chunk).success.tolist() == [1.0] * 4
 
 
 def test_without_failures_the_dynamics_miss_them_and_branches_begin_as_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     algorithm = learner("no_failures", tmp_path)
-    taught, made = [], []
-
-    def fit(data, config, generator):
-        taught.append(data)
-        made.append(object())
-        return made[-1]
-
-    monkeypatch.setattr("benchmarks.ladder.fit_dynamics", fit)
+    taught = []
+    fit = algorithm.learn_world
+    monkeypatch.setattr(algorithm, "learn_world", lambda data, generator: taught.append(data) or fit(data, generator))
     fitted = algorithm.fit_world(torch.Generator().manual_seed(0))
-    whole = ImaginedEdit.fit_world(algorithm, torch.Generator().manual_seed(0))
-    assert fitted.dynamics is made[0]
+    every, without = taught
     failed = {"round-1", "round-3"}
     left = [e for e in algorithm.data.cache.episodes if e.episode_id not in failed]
-    rows = torch.cat([whole.transitions.actions[e.start : e.start + e.length] for e in left])
-    assert torch.equal(taught[0].actions, rows)
-    assert torch.equal(fitted.starts.features, whole.starts.features)
+    rows = torch.cat([every.actions[e.start : e.start + e.length] for e in left])
+    assert torch.equal(without.actions, rows)
+    whole = ImaginedEdit.fit_world(algorithm, torch.Generator().manual_seed(0))
+    assert (fitted.starts.observations.frames == whole.starts.observations.frames).all()
 
 
 @pytest.mark.parametrize("part", ["ladder", "ablations"])

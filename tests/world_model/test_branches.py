@@ -1,12 +1,16 @@
 """The short-range world model in features, and a residual that is improved on branches in it."""
 
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, imagine, improve
+from vla_rl.algorithms.model_rollouts import BranchConfig, Imagination, Starts, imagine, improve
 from vla_rl.core.errors import ConfigError
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.protocol import Observations, OneStep, Prediction
 
 CHUNK, ACTIONS, TICKS = 3, 2, 6
 
@@ -66,12 +70,17 @@ def test_features_after_a_chunk_are_learnt_and_what_is_constant_stays(
 ) -> None:
     data, dynamics = learned
     fresh = toy_transitions(seed=1)
-    assert dynamics.unexplained(fresh) < 0.25, "what is linear is half of it"
-    assert fitted(toy_transitions(shuffled=True)).unexplained(fresh) > 0.9
+    assert unexplained(dynamics, fresh) < 0.25, "what is linear is half of it"
+    assert unexplained(fitted(toy_transitions(shuffled=True)), fresh) > 0.9
     later, success = dynamics(data.features, data.actions, torch.zeros(len(data.features), dtype=torch.int64))
     assert torch.equal(later[:, 2], data.features[:, 2])
     ends = ~data.lasted
     assert success[ends & data.succeeded].mean() > success[ends & ~data.succeeded].mean() + 0.1
+
+
+def unexplained(dynamics: FeatureDynamics, data: Transitions) -> float:
+    change, wrong = data.later - data.features, dynamics(data.features, data.actions)[0] - data.later
+    return float((wrong.square().mean(0) / change.var(0).clamp(min=1e-9))[:2].mean())
 
 
 def test_each_member_is_a_world_of_its_own(learned: tuple[Transitions, FeatureDynamics]) -> None:
@@ -102,21 +111,37 @@ class Offset(nn.Module):
         return (self.offset * self.moved).expand(len(rows), -1)
 
 
-STARTS = Starts(torch.zeros(20, 1), torch.zeros(20), torch.zeros(20, dtype=torch.int64))
+SEEN = Observations(OneStep({}, np.zeros((20, 1), np.float32)), np.arange(20))
+STARTS = Starts(SEEN, torch.zeros(20), torch.zeros(20, dtype=torch.int64))
 
 
-def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0, discount: float = 1.0) -> World:
-    """The only feature adds up what was sent in the first dimension, and is the logit of the chance of success."""
+@dataclass
+class Adding:
+    """The only feature adds up what was sent in the first dimension."""
 
-    def step(features: Tensor, chunk: Tensor, member: Tensor) -> tuple[Tensor, Tensor]:
+    success: float
+    useful: float
+    members: int = 1
+
+    def encode(self, observations: Observations, member: Tensor | None = None) -> Tensor:
         del member
-        return features + useful * chunk[:, :, :1].mean(1) / 10, torch.full((len(features),), success)
+        return torch.from_numpy(observations.steps.state[observations.frames])
 
-    return World(
+    def predict(self, state: Tensor, actions: Tensor) -> Prediction[Tensor]:
+        later = state + self.useful * actions[:, :, :1].mean(1) / 10
+        return Prediction(later, torch.full((len(state),), self.success), lambda: torch.zeros(len(state)))
+
+    def decode(self, state: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+def world(success: float = 0.0, last_tick: int = 100, useful: float = 1.0, discount: float = 1.0) -> Imagination:
+    """The feature is the logit of the chance of success."""
+    return Imagination(
+        Adding(success, useful),
+        lambda state: state,
         lambda features: torch.zeros(len(features), CHUNK, ACTIONS),
-        step,
         lambda features, tick, fold: features[:, 0].sigmoid(),
-        members=1,
         chunk_ticks=TICKS,
         last_tick=last_tick,
         discount=discount,

@@ -9,7 +9,7 @@ from tiny_world_model import make_batch, make_model
 from torch import Tensor
 
 from world_model.dynamics import WorldBatch, _is_fast_in_bfloat16
-from world_model.model import WorldModel
+from world_model.model import VideoModel
 
 ABLATIONS: list[dict[str, Any]] = [
     {},
@@ -21,25 +21,25 @@ ABLATIONS: list[dict[str, Any]] = [
 
 
 @torch.no_grad()
-def at_once(model: WorldModel, batch: WorldBatch) -> Tensor:
+def at_once(model: VideoModel, batch: WorldBatch) -> Tensor:
     """Everything that is predicted of every frame, [B, T, numbers]."""
     dynamics = model.dynamics
     latents, state = batch.latents[:, :-1], batch.state[:, :-1]
     context = dynamics.context(batch, latents, state)
     hidden, condition = dynamics.hidden(context)
-    predicted = dynamics.predict(hidden, condition, latents, state, torch.ones_like(latents))
+    predicted = dynamics.predict(hidden, condition, latents, state)
     outcome = [part if part.ndim == 3 else part[..., None] for part in predicted.outcome]
     return torch.cat([predicted.latents.flatten(2), predicted.state, *outcome], -1)
 
 
 @torch.no_grad()
-def streamed(model: WorldModel, batch: WorldBatch) -> Tensor:
+def streamed(model: VideoModel, batch: WorldBatch) -> Tensor:
     dynamics = model.dynamics
     memory = dynamics.begin(batch.latents[:, 0], batch.state[:, 0])
     rows = []
     for frame in range(batch.action.shape[1]):
         latents, state = batch.latents[:, frame], batch.state[:, frame]
-        step = dynamics.step(memory, latents, state, batch.action[:, frame], torch.ones_like(latents))
+        step = dynamics.step(memory, latents, state, batch.action[:, frame])
         outcome = [part if part.ndim == 2 else part[..., None] for part in step.outcome]
         rows.append(torch.cat([step.latents.flatten(1), step.state, *outcome], -1))
     return torch.stack(rows, 1)
@@ -84,7 +84,7 @@ def test_streams_restart_one_by_one() -> None:
             latents = torch.stack([batch.latents[0, other], batch.latents[1, frame]])
             state = torch.stack([batch.state[0, other], batch.state[1, frame]])
             action = torch.stack([batch.action[0, other], batch.action[1, frame]])
-            step = dynamics.step(memory, latents, state, action, torch.ones_like(latents))
+            step = dynamics.step(memory, latents, state, action)
             size = step.latents[1].numel()
             torch.testing.assert_close(step.latents[1].flatten(), fresh[1, frame, :size], atol=1e-4, rtol=1e-4)
 
@@ -173,7 +173,7 @@ def test_the_waves_of_a_pose() -> None:
 
 def test_training_sees_the_errors_of_imagination() -> None:
     """Frames before the third are real; the others are what `step` gives, one after the other."""
-    model = make_model(self_context=1.0, context_noise=0.0, state_noise=0.0, sampling_noise=0.0)
+    model = make_model(self_context=1.0, context_noise=0.0, state_noise=0.0)
     batch = make_batch(model, size=16, frames=6)
     latents, state = model.dynamics._imagine_context(
         batch, batch.latents[:, :-1], batch.state[:, :-1], torch.Generator().manual_seed(0)
@@ -189,7 +189,7 @@ def test_training_sees_the_errors_of_imagination() -> None:
         memory = model.dynamics.begin(batch.latents[:, 0], batch.state[:, 0])
         frame = batch.latents[:, 0], batch.state[:, 0]
         for index in range(1, 6):
-            step = model.dynamics.step(memory, *frame, batch.action[:, index - 1], torch.zeros_like(frame[0]))
+            step = model.dynamics.step(memory, *frame, batch.action[:, index - 1])
             real = torch.full((16, 1), index < 2)
             frame = (
                 torch.where(real[..., None], batch.latents[:, index], step.latents),

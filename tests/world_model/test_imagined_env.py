@@ -25,16 +25,16 @@ from vla_rl.execution.loop import run_episode
 from vla_rl.execution.sources import Demonstrator
 from world_model import imagined_env
 from world_model.imagined_env import ImaginedEnv
-from world_model.model import WorldModel, load_world_model, save_world_model
-from world_model.open_loop import imagine
-from world_model.windows import LatentEpisodes, spec_of
+from world_model.model import VideoModel, load_world_model, save_world_model
+from world_model.protocol import Observations
+from world_model.windows import spec_of
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[WorldModel, LatentEpisodes]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[VideoModel, FrameCache]:
     model = make_model()
     model.dynamics.latent_change_std.fill_(0.1)
-    return model, LatentEpisodes(toy_cache(tmp_path_factory.mktemp("toy")), model.autoencoder)
+    return model, toy_cache(tmp_path_factory.mktemp("toy"))
 
 
 @pytest.fixture(autouse=True)
@@ -42,18 +42,18 @@ def never_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 2.0)
 
 
-def test_it_is_a_sound_gymnasium_environment(world: tuple[WorldModel, LatentEpisodes]) -> None:
-    model, data = world
-    check_env(ImaginedEnv(model, data), skip_render_check=True)
+def test_it_is_a_sound_gymnasium_environment(world: tuple[VideoModel, FrameCache]) -> None:
+    model, cache = world
+    check_env(ImaginedEnv(model, model.spec, cache), skip_render_check=True)
 
 
 def test_an_imagined_robot_has_the_names_of_the_real_one(
-    world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    world: tuple[VideoModel, FrameCache], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     state, action = Dimensions(("x", "y", "grip"), ("m", "m", "")), Dimensions(("x", "y"))
-    model, data = world
+    model, cache = world
     monkeypatch.setattr(model, "spec", replace(model.spec, dimensions=(state, action)))
-    robot = EnvRobot(ImaginedEnv(model, data))
+    robot = EnvRobot(ImaginedEnv(model, model.spec, cache))
     assert declared(robot) == (state, action)
     save_world_model(tmp_path, model)
     assert load_world_model(tmp_path).spec == model.spec
@@ -64,47 +64,40 @@ def test_an_imagined_robot_has_the_names_of_the_real_one(
     assert spec_of(cache).dimensions == (state, action)
 
 
-def test_an_episode_is_the_open_loop_from_its_first_frame(world: tuple[WorldModel, LatentEpisodes]) -> None:
-    model, data = world
-    env = ImaginedEnv(model, data)
+def test_an_episode_is_the_open_loop_from_its_first_frame(world: tuple[VideoModel, FrameCache]) -> None:
+    model, cache = world
+    env = ImaginedEnv(model, model.spec, cache)
     env.reset(seed=1)
     later = [env.step(np.full(2, 0.3, np.float32))[0]["agent_pos"] for _ in range(4)]
-    start = torch.tensor([env.begun_in])
-    expected = imagine(model, data, start, torch.tensor([0]), torch.full((1, 4, 2), 0.3), seed=1)
-    np.testing.assert_allclose(later, expected.state[0], atol=1e-4)
+    state = model.encode(Observations(cache, np.array([cache.episodes[env.begun_in].start])))
+    np.testing.assert_array_equal(later[3:], model.predict(state, torch.full((1, 4, 2), 0.3)).state.proprioception)
 
 
-def test_seeds_that_begin_alike_differ_in_noise(
-    world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, data = world
-    env, begun = ImaginedEnv(model, data), dict[int, list[int]]()
-    for seed in range(50):
-        env.reset(seed=seed)
-        begun.setdefault(env.begun_in, []).append(seed)
-    assert len(begun) > 2
-    alike = begun[2][:2]
-
-    def first_pictures() -> list[np.ndarray]:
-        pictures = []
-        for seed in alike:
-            env.reset(seed=seed)
-            pictures.append(env.step(np.zeros(2, np.float32))[0]["pixels"]["front"])
-        return pictures
-
-    dynamics = model.dynamics
-    for noise in (1.0, 0.0):
-        monkeypatch.setattr(dynamics, "config", replace(dynamics.config, sampling_noise=noise))
-        one, other = first_pictures()
-        assert (one != other).any() == (noise > 0)
+def test_a_state_is_never_changed_and_a_moment_has_its_past(world: tuple[VideoModel, FrameCache]) -> None:
+    """Streams of other ages beside it change nothing, and prediction goes on from one state as often as wanted."""
+    model, cache = world
+    frames = np.array([cache.episodes[0].start + 4, cache.episodes[1].start, cache.episodes[2].start + 2])
+    state, actions = model.encode(Observations(cache, frames)), torch.full((3, 4, 2), 0.3)
+    first, again = model.predict(state, actions).state, model.predict(state, actions).state
+    assert torch.equal(first.latents, again.latents)
+    for row, frame in enumerate(frames):
+        begin = frame - cache.position[frame]
+        alone = model.encode(Observations(cache, np.array([begin])))
+        for sent in cache.action_sent[begin:frame].copy():
+            alone = model.predict(alone, torch.from_numpy(sent)[None, None]).state
+            now = model.encode(Observations(cache, np.array([begin := begin + 1])))
+            alone = alone._replace(latents=now.latents, proprioception=now.proprioception)
+        alone = model.predict(alone, actions[:1]).state
+        torch.testing.assert_close(alone.latents[0], first.latents[row], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(alone.proprioception[0], first.proprioception[row], atol=1e-4, rtol=1e-4)
 
 
 def test_episodes_end_by_success_and_time(
-    world: tuple[WorldModel, LatentEpisodes], monkeypatch: pytest.MonkeyPatch
+    world: tuple[VideoModel, FrameCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, data = world
+    model, cache = world
     action = np.zeros(2, np.float32)
-    env = ImaginedEnv(model, data)
+    env = ImaginedEnv(model, model.spec, cache)
     env.reset(seed=500)
     steps = [env.step(action) for _ in range(12)]
     assert [own[3] for own in steps] == [False] * 11 + [True]
@@ -118,10 +111,10 @@ def test_episodes_end_by_success_and_time(
 def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the heads are sure of success; a picture is strange if decoding and encoding it again changes it."""
     model = make_model()
-    data = LatentEpisodes(toy_cache(tmp_path), model.autoencoder)
+    cache = toy_cache(tmp_path)
     model.dynamics.heads.outcome[-1].bias.data[1] = 100.0
     monkeypatch.setattr(imagined_env, "SUCCESS_THRESHOLD", 0.5)
-    env = ImaginedEnv(model, data)
+    env = ImaginedEnv(model, model.spec, cache)
 
     def first_step() -> tuple[bool, bool, bool, bool]:
         env.reset(seed=5)
@@ -137,17 +130,17 @@ def test_an_episode_is_cut_where_its_pictures_are_strange(tmp_path: Path, monkey
     torch.testing.assert_close(model.autoencoder.strangeness(frames), (again - latents).square().mean((1, 2)))
 
 
-def test_actions_that_are_not_finite_are_refused(world: tuple[WorldModel, LatentEpisodes]) -> None:
-    model, data = world
-    env = ImaginedEnv(model, data)
+def test_actions_that_are_not_finite_are_refused(world: tuple[VideoModel, FrameCache]) -> None:
+    model, cache = world
+    env = ImaginedEnv(model, model.spec, cache)
     env.reset(seed=0)
     with pytest.raises(UserError, match="not finite"):
         env.step(np.array([np.nan, 0.0], np.float32))
 
 
-def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisodes], tmp_path: Path) -> None:
-    model, data = world
-    env = ImaginedEnv(model, data)
+def test_the_one_loop_runs_in_imagination(world: tuple[VideoModel, FrameCache], tmp_path: Path) -> None:
+    model, cache = world
+    env = ImaginedEnv(model, model.spec, cache)
     robot = EnvRobot(env)
     gate = SafetyGate(GateConfig().filled(env.action_space.low, env.action_space.high, env.gripper_dims), 20.0)
 
@@ -172,12 +165,12 @@ def test_the_one_loop_runs_in_imagination(world: tuple[WorldModel, LatentEpisode
     assert isinstance(env, gymnasium.Env)
 
 
-def test_an_episode_has_the_sentence_of_the_one_that_it_begins_in(world: tuple[WorldModel, LatentEpisodes]) -> None:
-    model, data = world
-    env = ImaginedEnv(model, data)
-    told = [replace(episode, task=f"task {index}") for index, episode in enumerate(data.episodes)]
-    env.data = copy.copy(data)
-    env.data.episodes = told
+def test_an_episode_has_the_sentence_of_the_one_that_it_begins_in(world: tuple[VideoModel, FrameCache]) -> None:
+    model, cache = world
+    env = ImaginedEnv(model, model.spec, cache)
+    told = [replace(episode, task=f"task {index}") for index, episode in enumerate(cache.episodes)]
+    env.episodes = copy.copy(cache)
+    env.episodes.episodes = told
     robot = EnvRobot(env)
     for seed in (3, 1):
         robot.reset(seed)

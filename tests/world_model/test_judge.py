@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,11 +20,11 @@ from vla_rl.acting.world_folder import WorldFolder, collect_near_success, open_c
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from world_model.config import WorldModelConfig
-from world_model.open_loop import Imagined
+from world_model.protocol import Observations
 from world_model.training import train_world_model
-from world_model.windows import LatentEpisodes, pictures
 
 TASK = TaskConfig(image_size=32, difficulty=0.0)
 TINY = ["training.autoencoder_steps=4", "training.dynamics_steps=3", "training.window_frames=6"]
@@ -51,13 +52,12 @@ def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path, mo
     positions = true_positions(cache, toy_truth)
     probe = train_probe(SPEC, cache, positions)
     frames = np.arange(cache.total_frames)
-    read = read_positions(probe, pictures(cache, frames, SPEC.cameras))
+    read = read_positions(probe, Observations(cache, frames).pictures(SPEC.cameras))
     still = position_error(np.broadcast_to(positions.mean(0), positions.shape), positions, [0]).mean()
     assert position_error(read, positions, [0]).mean() < 0.3 * still
     model = make_model()
-    data = LatentEpisodes(cache, model.autoencoder)
     config = HorizonConfig(horizons=(1, 4), windows=12, moving_m=0.05, moving_steps=4)
-    curves = horizon_curves(model, data, probe, positions, {"square": [0]}, config)
+    curves = horizon_curves(model, cache, probe, positions, {"square": [0]}, config)
     assert curves["windows"] == 12
     assert {"true", "shuffled", "persistence", "teacher_forced", "ratio"} == set(curves["square"])
     assert all(len(curve) == 2 for curve in curves["square"].values())
@@ -67,14 +67,12 @@ def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path, mo
 
 def test_windows_move_and_fit(tmp_path: Path) -> None:
     cache = toy_cache(tmp_path, episodes=6)
-    data = LatentEpisodes(cache, make_model().autoencoder)
     positions = true_positions(cache, toy_truth)
-    episode, first = choose_windows(data, positions, HorizonConfig(horizons=(1, 5), moving_m=0.3, moving_steps=5))
-    assert (first + 5 < 12).all()
-    start = data.start[torch.from_numpy(episode)].numpy() + first
+    start = choose_windows(cache, positions, HorizonConfig(horizons=(1, 5), moving_m=0.3, moving_steps=5))
+    assert (cache.position[start] + 5 < 12).all()
     assert (np.linalg.norm(positions[start + 5] - positions[start], axis=-1).max(-1) > 0.3).all()
     with pytest.raises(UserError, match="lasts 50 steps"):
-        choose_windows(data, positions, HorizonConfig(horizons=(50,)))
+        choose_windows(cache, positions, HorizonConfig(horizons=(50,)))
 
 
 def test_a_spec_with_other_sizes_gives_another_probe() -> None:
@@ -84,32 +82,41 @@ def test_a_spec_with_other_sizes_gives_another_probe() -> None:
     assert StateProbe(wide, 2)(torch.zeros(3, 1, 32, 16, 3, dtype=torch.uint8)).shape == (3, 2, 3)
 
 
+class Foresight:
+    """A model that knows the future: after the action that was really sent, the next frame; after others, nowhere."""
+
+    members = 1
+
+    def __init__(self, cache: FrameCache) -> None:
+        self.cache, self.dynamics = cache, make_model().dynamics
+
+    def encode(self, observations: Observations) -> SimpleNamespace:
+        return self._at(torch.from_numpy(observations.frames))
+
+    def predict(self, state: SimpleNamespace, actions: Tensor) -> SimpleNamespace:
+        assert actions.shape[1] == 1
+        return SimpleNamespace(state=self._at(torch.where(actions[:, 0, 0] == state.frame, state.frame + 1, -100)))
+
+    def decode(self, state: SimpleNamespace) -> Tensor:
+        return state.frame
+
+    def _at(self, frame: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(
+            frame=frame, proprioception=torch.from_numpy(self.cache.state[frame.clamp(min=0).numpy()])
+        )
+
+
 def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a model that knows the future: a frame's latent is its number, which is also where its point is."""
-    data = LatentEpisodes(toy_cache(tmp_path), make_model().autoencoder)
-    number = torch.arange(len(data.state), dtype=torch.float32)
-    data.latents = number[:, None, None]
-    data.action = number[:, None].repeat(1, 2)
-    positions = number[:, None, None].repeat(1, 1, 3).numpy()
-
-    def foreseen(
-        model: object, data: LatentEpisodes, episode: Tensor, first: Tensor, actions: Tensor, seed: int = 0
-    ) -> Imagined:
-        """The frame after each action that was really sent then; nowhere after another one's action."""
-        frame = data.start[episode] + first
-        expected = frame[:, None] + torch.arange(actions.shape[1])
-        known = actions[..., 0] == expected
-        latents = torch.where(known, expected + 1.0, -100.0)
-        state = data.state[(expected + 1).clamp(max=len(data.state) - 1)]
-        return Imagined(latents[..., None, None], state, latents)
-
-    def read(model: object, probe: object, latents: Tensor) -> Float32Array:
-        return latents[..., 0].repeat(1, 1, 3)[:, :, None].numpy()
-
-    monkeypatch.setattr("benchmarks.world_horizons.imagine", foreseen)
-    monkeypatch.setattr("benchmarks.world_horizons._read", read)
+    """A point is where the number of its frame is."""
+    cache = toy_cache(tmp_path)
+    number = np.arange(cache.total_frames, dtype=np.float32)
+    cache.action_sent = number[:, None].repeat(2, 1)
+    positions = number[:, None, None].repeat(3, 2)
+    monkeypatch.setattr(
+        "benchmarks.world_horizons.read_positions", lambda probe, seen: seen.numpy()[:, None, None].repeat(3, 2)
+    )
     config = HorizonConfig(horizons=(1, 3, 5), windows=6)
-    curves = horizon_curves(make_model(), data, None, positions, {"all": [0]}, config)  # type: ignore[arg-type]
+    curves = horizon_curves(Foresight(cache), cache, None, positions, {"all": [0]}, config)  # type: ignore[arg-type]
     assert curves["all"]["true"] == curves["all"]["teacher_forced"] == [0.0, 0.0, 0.0]
     assert curves["all"]["persistence"] == pytest.approx(np.sqrt(3) * np.array([1, 3, 5]))
     assert min(curves["all"]["shuffled"]) > 100

@@ -10,7 +10,7 @@ from tiny_world_model import SPEC
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import ConfigError
 from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig
-from world_model.model import WorldModel
+from world_model.model import VideoModel
 
 PRESETS = Path(__file__).parents[2] / "configs" / "world_model"
 
@@ -19,10 +19,10 @@ PRESETS = Path(__file__).parents[2] / "configs" / "world_model"
 def test_a_preset_loads_and_bounds_what_it_costs(name: str, pixels: int) -> None:
     config = load_config(WorldModelConfig, PRESETS / f"{name}.yaml")
     with torch.device("meta"):
-        assert WorldModel(config, replace(SPEC, image_size=(pixels, pixels))).autoencoder.tokens > 0
+        assert VideoModel(config, replace(SPEC, image_size=(pixels, pixels))).autoencoder.tokens > 0
     if name == "cpu-tiny":
         assert 0 < config.training.cpu_seconds <= 1200
-        model = WorldModel(config, replace(SPEC, image_size=(pixels, pixels)))
+        model = VideoModel(config, replace(SPEC, image_size=(pixels, pixels)))
         assert sum(weight.numel() for weight in model.parameters()) < 1.1e7
 
 

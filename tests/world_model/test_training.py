@@ -18,13 +18,14 @@ from world_model.autoencoder import Autoencoder
 from world_model.config import AutoencoderConfig
 from world_model.dynamics import Context
 from world_model.model import load_world_model
+from world_model.protocol import Observations
 from world_model.training import (
     ModuleTraining,
     set_dynamics_statistics,
     set_familiar,
     train_world_model,
 )
-from world_model.windows import LatentEpisodes, draw_pictures, pictures, spec_of
+from world_model.windows import LatentEpisodes, draw_pictures, spec_of
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,9 @@ def test_what_is_familiar_is_what_most_successes_look_like(cache: FrameCache) ->
     for episode in cache.episodes:
         if episode.success:
             frames = np.arange(episode.start, episode.start + episode.length)
-            highest.append(float(model.autoencoder.strangeness(pictures(cache, frames, SPEC.cameras)).max()))
+            highest.append(
+                float(model.autoencoder.strangeness(Observations(cache, frames).pictures(SPEC.cameras)).max())
+            )
     assert 0 < len(highest) < len(cache.episodes)
     assert float(model.autoencoder.familiar) == pytest.approx(np.quantile(highest, 0.95))
 
@@ -175,18 +178,14 @@ def test_imagined_states_follow_the_actions(tmp_path: Path) -> None:
     training = replace(config.training, autoencoder_steps=10, autoencoder_batch=16, warmup_steps=10)
     training = replace(training, dynamics_steps=20, dynamics_batch=8, dynamics_learning_rate=3e-3)
     model = train_world_model(replace(config, training=training), SPEC, cache, tmp_path / "model")
-    from world_model.open_loop import imagine
-
-    data = LatentEpisodes(cache, model.autoencoder)
-    episode, first = torch.arange(30), torch.full((30,), 2)
-    index = (data.start[episode] + 2)[:, None] + torch.arange(6)
-    actions, truth = data.action[index], data.state[index[:, -1] + 1]
+    first = np.array([episode.start + 2 for episode in cache.episodes])
+    index = first[:, None] + np.arange(6)
+    actions, truth = torch.from_numpy(cache.action_sent[index]), torch.from_numpy(cache.state[index[:, -1] + 1])
+    start = model.encode(Observations(cache, first))
 
     def error(sent: torch.Tensor) -> float:
-        return float(
-            np.linalg.norm((imagine(model, data, episode, first, sent).state[:, -1] - truth)[:, :2], axis=-1).mean()
-        )
+        return float((model.predict(start, sent).state.proprioception - truth)[:, :2].norm(dim=-1).mean())
 
-    still = float((data.state[index[:, 0]] - truth)[:, :2].norm(dim=-1).mean())
+    still = float((start.proprioception - truth)[:, :2].norm(dim=-1).mean())
     assert error(actions) < 0.5 * error(actions.roll(1, 0))
     assert error(actions) < 0.5 * still

@@ -13,7 +13,7 @@ from world_model.config import (
     WorldSpec,
 )
 from world_model.dynamics import WorldBatch
-from world_model.model import WorldModel
+from world_model.model import VideoModel
 
 SPEC = WorldSpec("toy", "push", ("front", "top"), (16, 16), 3, 2, 20.0, 12, (-1.0, -1.0), (1.0, 1.0))
 DYNAMICS: dict[str, Any] = {"width": 24, "layers": 2, "heads": 3, "window": 3, "memory_frames": 2, "flow_steps": 2}
@@ -31,10 +31,10 @@ def make_config(**dynamics: Any) -> WorldModelConfig:
     )  # fmt: skip
 
 
-def make_model(seed: int = 0, **dynamics: Any) -> WorldModel:
+def make_model(seed: int = 0, **dynamics: Any) -> VideoModel:
     """Fresh outputs are zero and would hide mistakes, so all weights are perturbed."""
     torch.manual_seed(seed)
-    model = WorldModel(make_config(**dynamics), SPEC)
+    model = VideoModel(make_config(**dynamics), SPEC)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -42,7 +42,7 @@ def make_model(seed: int = 0, **dynamics: Any) -> WorldModel:
     return model.eval()
 
 
-def make_batch(model: WorldModel, size: int = 2, frames: int = 9, seed: int = 0) -> WorldBatch:
+def make_batch(model: VideoModel, size: int = 2, frames: int = 9, seed: int = 0) -> WorldBatch:
     random = torch.Generator().manual_seed(seed)
     tokens, dim = model.autoencoder.tokens, model.autoencoder.token_dim
 

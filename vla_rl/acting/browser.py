@@ -165,7 +165,7 @@ class BrowserSupervisor(TakeoverSource):
         page = self._page = browser_page_at(self._config.port)
         self._last: Float32Array | None = None
         self._engaged, self._open, self._due_s = False, dict.fromkeys(range(len(self._steps.groups)), True), 0.0
-        self._seen = self._begin_imagining(seed)
+        self._seen = self._begin_imagining()
         if self._config.alone or not self._attempts:
             self._show(page, 0, None, waiting=True)
             page.wait_for_key()
@@ -213,7 +213,7 @@ class BrowserSupervisor(TakeoverSource):
         direction[:2] += np.array((new.drag[0], -new.drag[1])) * self._hz / self._config.speed
         return direction
 
-    def _begin_imagining(self, seed: int) -> Mapping[str, NDArray[np.uint8]]:
+    def _begin_imagining(self) -> Mapping[str, NDArray[np.uint8]]:
         if not self._config.world:
             return {}
         if self._imagined is None:
@@ -223,7 +223,7 @@ class BrowserSupervisor(TakeoverSource):
         inner = self._env.unwrapped
         if not hasattr(inner, "get_state"):
             raise UserError(f"a world model begins beside a task that says its state; {type(inner).__name__} does not")
-        begun = self._imagined.begin_at(inner.set_state(inner.get_state()), seed)
+        begun = self._imagined.begin_at(inner.set_state(inner.get_state()))
         pictures: Mapping[str, NDArray[np.uint8]] = begun["pixels"]
         return pictures
 

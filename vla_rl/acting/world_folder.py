@@ -29,7 +29,7 @@ from vla_rl.execution.sources import Demonstrator
 from world_model.config import WorldSpec
 from world_model.imagined_env import ImaginedEnv
 from world_model.model import load_world_model
-from world_model.windows import LatentEpisodes, spec_of
+from world_model.windows import spec_of
 
 NEAR_SUCCESS_SEED = 700_000_000  # of the first near success; practice and evaluation never reach these seeds
 
@@ -55,8 +55,7 @@ class WorldFolder:
     def open_env(self) -> ImaginedEnv:
         """Open the world model as an environment, whose episodes begin in the held-out ones."""
         model = load_world_model(self.model)
-        data = LatentEpisodes(open_cache(self.held_out, self.held_out_cache), model.autoencoder)
-        return ImaginedEnv(model, data)
+        return ImaginedEnv(model, model.spec, open_cache(self.held_out, self.held_out_cache))
 
 
 def collect_near_success(

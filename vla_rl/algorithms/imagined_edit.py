@@ -13,16 +13,18 @@ chunk that are executed before the next plan, and m is a member of an ensemble. 
 """
 
 import logging
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.algorithms.actor import autocast
-from vla_rl.algorithms.model_rollouts import BranchConfig, Starts, World, improve
+from vla_rl.algorithms.model_rollouts import BranchConfig, Imagination, Starts, improve
 from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
@@ -30,15 +32,9 @@ from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.policies.base import draw_from_flat, example_row
 from vla_rl.policies.residual import Residual
-from world_model.feature_dynamics import (
-    FeatureDynamics,
-    FeatureDynamicsConfig,
-    RealChunks,
-    Transitions,
-    fit_dynamics,
-    out_of_distribution,
-    unexplained,
-)
+from world_model.check import out_of_distribution, unexplained
+from world_model.feature_dynamics import FeatureDynamicsConfig, FeatureWorld, Transitions, fit_dynamics
+from world_model.protocol import Observations, WorldModel
 
 if TYPE_CHECKING:
     from vla_rl.data.cache import CachedEpisode
@@ -71,15 +67,13 @@ class FittedWorld(NamedTuple):
     """What step 2 has fitted.
 
     Attributes:
-        transitions: Data of the dynamics.
-        dynamics: f.
+        world: f.
         value: V.
         brier: Score of V on the episodes that each network has not seen.
         starts: The policy's own real steps, at which rollouts begin.
     """
 
-    transitions: Transitions
-    dynamics: FeatureDynamics
+    world: FeatureWorld
     value: OutcomeValue
     brier: float
     starts: Starts
@@ -119,18 +113,19 @@ class ImaginedEdit(ResidualLearner):
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
             return {}
-        errors, usual = self._errors_of_newest_chunks(fitted.transitions)
+        errors, usual = self._errors_of_newest_chunks()
         if errors and (reason := out_of_distribution(errors, usual, branches.ood_ratio)):
             stays = "there is no residual" if self.config.distill_steps else "the residual before stays"
             logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
             return {"imagined_stopped": 1.0, "imagined_unexplained_newest": errors[0]}
-        world = self.world(fitted, generator)
+        within = self.imagination(fitted, generator)
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
-            seen = residual.rows(starts.features[some], starts.tick[some], world.draw(starts.features[some]))
-            residual.fit_inputs(seen)
-        logs = improve(residual, world, starts, branches, generator)
-        logs |= {"unexplained": fitted.dynamics.unexplained(fitted.transitions), "value_brier": fitted.brier}
+            seen = within.see(within.world.encode(starts.observations.at(some)))
+            residual.fit_inputs(residual.rows(seen, starts.tick[some], within.draw(seen)))
+        logs = improve(residual, within, starts, branches, generator)
+        whole = np.flatnonzero(self.transitions().lasted.cpu().numpy())
+        logs |= {"unexplained": self.unexplained(fitted.world, whole), "value_brier": fitted.brier}
         logs |= {"unexplained_newest": errors[0]} if errors else {}
         logger.info("imagined residual: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return {f"imagined_{name}": number for name, number in logs.items()}
@@ -145,17 +140,29 @@ class ImaginedEdit(ResidualLearner):
 
         V is trained by cross-entropy. Its network k never trains on fold k of the episodes.
         """
-        config, transitions = self.config, self.transitions()
-        rows = self._inputs[:, : transitions.features.shape[1] + 1]
-        with autocast(config.actor, self.data.device, cached=False):
-            dynamics = fit_dynamics(transitions, config.dynamics, generator)
+        rows, transitions = self._inputs[:, : len(example_row(self.model)) + 1], self.transitions()
+        world = self.learn_world(transitions, generator)
+        with autocast(self.config.actor, self.data.device, cached=False):
             value, brier = fit_outcome_value(
-                rows, self._label, self._fold, config.critic.members, config.value, generator
+                rows, self._label, self._fold, self.config.critic.members, self.config.value, generator
             )
         person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
         begin = transitions.lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
-        starts = Starts(rows[begin, :-1], rows[begin, -1], self._fold[begin])
-        return FittedWorld(transitions, dynamics, value, brier, starts)
+        moments = Observations(self.data.cache, self._frames[begin.cpu().numpy()])
+        return FittedWorld(world, value, brier, Starts(moments, rows[begin, -1], self._fold[begin]))
+
+    def learn_world(
+        self, data: Transitions, generator: torch.Generator, config: FeatureDynamicsConfig | None = None
+    ) -> FeatureWorld:
+        """Fit dynamics to some of the store's transitions, in the features of the present policy."""
+        with autocast(self.config.actor, self.data.device, cached=False):
+            dynamics = fit_dynamics(data, config or self.config.dynamics, generator)
+        features = self._features()
+        return FeatureWorld(
+            dynamics,
+            lambda moments: features[self.data.tensor(moments.frames)],
+            self.critic.action_normalizer.network_input,
+        )
 
     def transitions(self) -> Transitions:
         """What each executed chunk did to the features: (z, a_1:C, z', success within the chunk)."""
@@ -163,7 +170,7 @@ class ImaginedEdit(ResidualLearner):
         every = np.arange(cache.total_frames)
         chunks, inside = self.data.sent_chunks(every, ticks)
         later, _ = cache.later(every, ticks)
-        features = self.every_row()[:, : len(example_row(self.model))]
+        features = self._features()
         lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
         well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
         return Transitions(
@@ -175,65 +182,63 @@ class ImaginedEdit(ResidualLearner):
             lasted | self.data.tensor(self.data.credit.known),
         )
 
-    def _errors_of_newest_chunks(self, transitions: Transitions) -> tuple[dict[int, float], float]:
+    def _features(self) -> Tensor:
+        """What the policy sees at every frame of the cache, [N, F]."""
+        return self.every_row()[:, : len(example_row(self.model))]
+
+    def _errors_of_newest_chunks(self) -> tuple[dict[int, float], float]:
         """Out-of-distribution check: fit dynamics that have seen neither the newest nor some older episodes.
 
         Returns:
             The variance that they leave unexplained on the newest policy's chunks, by lag of the actions in ticks, and
             on the older chunks. Empty and 0 where there is too little to compare, or no check is wanted.
         """
-        every = self.data.cache.episodes
+        every, ticks = self.data.cache.episodes, self.config.critic.chunk_ticks
         own = [episode for episode in every if episode.policy_version >= 0]
         newest = max((episode.policy_version for episode in own), default=0)
         older = [episode for episode in own if episode.policy_version < newest]
         every_so_many = max(2, min(_HELD_OUT, len(older) // _CHECK_EPISODES))
         unseen = ([e for e in own if e.policy_version == newest], older[::every_so_many])
-        compared = [self._real_chunks(episodes, transitions) for episodes in unseen]
-        if not self.config.branches.ood_ratio or len(older) < _CHECK_EPISODES or None in compared:
+        # A chunk is compared if it is whole, with a tick on either side.
+        inner = [_steps(episodes, begin=1, end=-ticks - 1) for episodes in unseen]
+        if not self.config.branches.ood_ratio or len(older) < _CHECK_EPISODES or not all(map(len, inner)):
             return {}, 0.0
         left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
-        seen = np.concatenate([np.arange(e.start, e.start + e.length) for e in every if e.start in left])
-        chosen = self.data.tensor(seen)
+        chosen = self.data.tensor(_steps([episode for episode in every if episode.start in left]))
         config = replace(self.config.dynamics, steps=min(self.config.dynamics.steps, _CHECK_STEPS))
-        with torch.random.fork_rng(devices=[]), autocast(self.config.actor, self.data.device, cached=False):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "alarm", self._round))
             generator = torch_generator(self.seed, "alarm batch", self._round)
-            dynamics = fit_dynamics(Transitions(*(part[chosen] for part in transitions)), config, generator)
-        errors, usual = (unexplained(dynamics, happened) for happened in compared if happened)
+            world = self.learn_world(Transitions(*(part[chosen] for part in self.transitions())), generator, config)
+        spread = [frames[:: max(1, len(frames) // _CHECKED_CHUNKS)] for frames in inner]
+        errors, usual = ({lag: self.unexplained(world, frames, lag) for lag in (-1, 0, 1)} for frames in spread)
         return errors, usual[0]
 
-    def _real_chunks(self, episodes: Sequence["CachedEpisode"], transitions: Transitions) -> RealChunks | None:
-        """Chunks of episodes, evenly spread over them; None if none is whole with a tick on either side."""
-        ticks, blank = self.config.critic.chunk_ticks, np.zeros(0, dtype=np.int64)
-        inner = np.concatenate([blank, *(np.arange(e.start + 1, e.start + e.length - ticks - 1) for e in episodes)])
-        chosen = inner[:: max(1, len(inner) // _CHECKED_CHUNKS)]
-        if not len(chosen):
-            return None
-        normalize, at = self.critic.action_normalizer.network_input, self.data.tensor(chosen)
-        sent = {lag: self.data.sent_chunks(chosen + lag, ticks)[0] for lag in (-1, 0, 1)}
-        chunks = {lag: normalize(self.data.tensor(chunk)) for lag, chunk in sent.items()}
-        return RealChunks(transitions.features[at], chunks, transitions.later[at])
+    def unexplained(self, world: WorldModel[Any], frames: NDArray[np.int64], lag: int = 0) -> float:
+        """Return `check.unexplained` of chunks that begin at some frames, with what was sent ``lag`` ticks later."""
+        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
+        sent = self.data.tensor(self.data.sent_chunks(frames + lag, ticks)[0])
+        return unexplained(world, _see, Observations(cache, frames), sent, Observations(cache, frames + ticks))
 
-    def world(self, fitted: FittedWorld, generator: torch.Generator) -> World:
-        """Join policy, dynamics and value to the model of step 3; the generator draws the policy's noise."""
-        dynamics = fitted.dynamics
+    def imagination(self, fitted: FittedWorld, generator: torch.Generator) -> Imagination:
+        """Join world model, policy and value for step 3; the generator draws the policy's noise."""
         horizon, size = self.model.horizon, self.model.spec.action_dim
-        ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.network_input
+        ticks = self.config.critic.chunk_ticks
 
         def draw(seen: Tensor) -> Tensor:
             noise = torch.randn(len(seen), horizon, size, generator=generator).to(seen)
             return draw_from_flat(self.model, seen, noise)[:, :ticks]
 
         def value(seen: Tensor, tick: Tensor, part: Tensor) -> Tensor:
-            rows = torch.cat([seen, tick[:, None]], 1)
-            return fitted.value.lowest(rows) if self.config.branches.pessimistic else fitted.value(rows, part)
+            return fitted.value(torch.cat([seen, tick[:, None]], 1), part)
 
-        return World(
-            draw,
-            lambda seen, chunk, member: dynamics(seen, normalize(chunk), member),
-            value,
-            self.config.dynamics.members,
-            ticks,
-            self.data.longest,
-            self.config.discount,
-        )
+        return Imagination(fitted.world, _see, draw, value, ticks, self.data.longest, self.config.discount)
+
+
+_see = operator.attrgetter("features")  # a state of `FeatureWorld` is what the policy sees
+
+
+def _steps(episodes: Sequence["CachedEpisode"], begin: int = 0, end: int = 0) -> NDArray[np.int64]:
+    """Return the frames of episodes without some at either end."""
+    blank = np.zeros(0, np.int64)
+    return np.concatenate([blank, *(np.arange(e.start + begin, e.start + e.length + end) for e in episodes)])

@@ -6,7 +6,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.residual import Residual
+from world_model.protocol import Observations, WorldModel
 
 ACTION_STD = 0.15  # sigma, standard deviation of the offsets that rollouts try, in normalized action units
 
@@ -29,8 +30,6 @@ class BranchConfig:
         branches: Rollouts per update.
         chunks: Chunks per rollout.
         kl_coef: Weight of the KL divergence from the policy without residual, in nats per chunk.
-        pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
-            data correct them there. Otherwise the network that has not trained on the episode of its start does.
         ood_ratio: Out-of-distribution limit. Dynamics predict the newest chunks and older ones, and have seen neither.
             The residual is not trained if the ratio of their unexplained variances is above this limit. 0: no check.
     """
@@ -39,7 +38,6 @@ class BranchConfig:
     branches: int = 512
     chunks: int = 3
     kl_coef: float = 0.03
-    pessimistic: bool = False
     ood_ratio: float = 1.3
 
     def __post_init__(self) -> None:
@@ -54,35 +52,34 @@ class Starts(NamedTuple):
     """Real steps at which rollouts begin, N of them.
 
     Attributes:
-        features: [N, F], z.
+        observations: What was seen there.
         tick: float [N], t, steps since the episode began.
         fold: int64 [N], of the episode: the network of V that has not trained on this fold values the rollout.
     """
 
-    features: Tensor
+    observations: Observations
     tick: Tensor
     fold: Tensor
 
 
 @dataclass(frozen=True)
-class World:
-    """The model that rollouts run in, as functions of B rows.
+class Imagination:
+    """What rollouts need, as functions of B rows.
 
     Attributes:
+        world: The model that they run in.
+        see: State of the world -> what the policy sees there, its features [B, F].
         draw: Features [B, F] -> the policy's chunks [B, C, A], raw units.
-        step: Features [B, F], chunks [B, C, A] in raw units and member int64 [B] -> features after them, probability of
-            success [B].
         value: Features [B, F], tick [B] and fold int64 [B] -> V, the discounted probability of success [B].
-        members: M, number of dynamics.
         chunk_ticks: C.
         last_tick: Time limit. An episode that reaches it has failed.
         discount: gamma of a tick.
     """
 
+    world: WorldModel[Any]
+    see: Callable[[Any], Tensor]
     draw: Callable[[Tensor], Tensor]
-    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
     value: Callable[[Tensor, Tensor, Tensor], Tensor]
-    members: int
     chunk_ticks: int
     last_tick: int
     discount: float = 1.0
@@ -90,7 +87,7 @@ class World:
 
 @torch.no_grad()
 def imagine(
-    residual: Residual, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+    residual: Residual, within: Imagination, starts: Starts, config: BranchConfig, generator: torch.Generator
 ) -> tuple[ppo.Tried, float]:
     """Roll the model out for a few chunks from real steps drawn at random, each rollout with one member m.
 
@@ -109,24 +106,27 @@ def imagine(
         return torch.randn(like.shape, generator=generator).to(like)
 
     chosen = torch.randint(len(starts.tick), (config.branches,), generator=generator)
-    features, tick, fold = (part[chosen] for part in starts)
-    member = torch.randint(world.members, (config.branches,), generator=generator).to(fold)
-    value = world.value(features, tick, fold)
+    tick, fold = starts.tick[chosen], starts.fold[chosen]
+    member = torch.randint(within.world.members, (config.branches,), generator=generator).to(fold)
+    state = within.world.encode(starts.observations.at(chosen), member)
+    features = within.see(state)
+    value = within.value(features, tick, fold)
     first, alive = value, torch.ones_like(tick, dtype=torch.bool)
     rows, offsets, means, rises, lived = [], [], [], [], []
-    discount = world.discount**world.chunk_ticks
+    discount = within.discount**within.chunk_ticks
     for _ in range(config.chunks):
-        chunk = world.draw(features)
+        chunk = within.draw(features)
         rows.append(residual.rows(features, tick, chunk))
         means.append(residual(rows[-1]))
         offsets.append(means[-1] + ACTION_STD * randn(means[-1]) * residual.moved)
         chunk = chunk + residual.raw(offsets[-1])[:, None]
         lived.append(alive)
-        features, success = world.step(features, chunk, member)
+        state, success, _ = within.world.predict(state, chunk)
+        features = within.see(state)
         won = alive & (torch.rand(success.shape, generator=generator).to(success) < success)
-        tick = tick + world.chunk_ticks
-        late = tick >= world.last_tick
-        later = torch.where(late, 0.0, world.value(features, tick, fold))
+        tick = tick + within.chunk_ticks
+        late = tick >= within.last_tick
+        later = torch.where(late, 0.0, within.value(features, tick, fold))
         later = torch.where(alive, torch.where(won, 1.0, later), value)
         rises.append(torch.where(alive, discount, 1.0) * later - value)
         value, alive = later, alive & ~won & ~late
@@ -140,7 +140,7 @@ def imagine(
 
 
 def improve(
-    residual: Residual, world: World, starts: Starts, config: BranchConfig, generator: torch.Generator
+    residual: Residual, within: Imagination, starts: Starts, config: BranchConfig, generator: torch.Generator
 ) -> dict[str, float]:
     """Train the residual in place by PPO (arXiv 1707.06347), with new rollouts for each update.
 
@@ -148,7 +148,7 @@ def improve(
 
     Args:
         residual: mu, where it begins.
-        world: The model.
+        within: World model, policy and value.
         starts: At least one.
         config: See `BranchConfig`.
         generator: CPU generator of all randomness.
@@ -160,7 +160,7 @@ def improve(
     optimizer = torch.optim.Adam(residual.parameters(), ppo.LEARNING_RATE, fused=True)
     found: dict[str, float] = {}
     for _ in track(range(config.updates), "imagined edit", "update"):
-        tried, gain = imagine(residual, world, starts, config, generator)
+        tried, gain = imagine(residual, within, starts, config, generator)
         logs = ppo.update(residual, optimizer, tried, ACTION_STD, generator, config.kl_coef)
         size = float(tried.mean.square().mean().sqrt())
         found = {"gain": gain, "size": size, "divergence": logs["divergence"]}

@@ -4,9 +4,9 @@ sent actions.
 Dynamics and decoder are trained for the film alone, on all other episodes of the run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from vla_rl.algorithms.imagined_edit import ImaginedEdit
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
-from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.data.cache import FrameCache
 from vla_rl.training.practice import learner_of_run
-from world_model.feature_decoder import FeatureDecoder, fit_decoder
-from world_model.feature_dynamics import FeatureDynamics, Transitions, fit_dynamics
+from world_model.feature_decoder import fit_decoder
+from world_model.feature_dynamics import Transitions
+from world_model.protocol import Observations, WorldModel
 
 CHUNKS = 7
 """Of a branch in a film, by default: twice as many as practice imagines."""
@@ -73,40 +74,40 @@ def film_branches(
     rest = torch.nonzero(others)[:, 0]
     if not len(rest):
         raise UserError(f"{run} holds no other episodes than the {len(shown)} of the film; show fewer")
+    cameras = tuple(cache.images)
 
     def look(chosen: Tensor) -> Tensor:
-        return torch.from_numpy(_pictures(cache, rest[chosen].cpu().numpy()))
+        return Observations(cache, rest[chosen].cpu().numpy()).pictures(cameras)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "film", 0))
-        dynamics = fit_dynamics(Transitions(*(part[others] for part in every)), learner.config.dynamics, generator)
+        world = learner.learn_world(Transitions(*(part[others] for part in every)), generator)
         steps = min(learner.config.dynamics.steps, _DECODER_STEPS)
-        drawn = fit_decoder(every.features[others], look, steps, generator)
-    clips = [_clip(cache, each, every, dynamics, drawn, start + ticks * np.arange(chunks + 1)) for each in shown]
-    unseen = Transitions(*(part[~others] for part in every))
-    return Film(clips, spec.control_hz / ticks / _SLOWER, dynamics.unexplained(unseen))
+        world = replace(world, decoder=fit_decoder(every.features[others], look, steps, generator))
+    clips = []
+    for each in shown:
+        frames = each.start + start + ticks * np.arange(chunks + 1)
+        clips.append(clip(world, cache, cameras, frames, learner.data.sent_chunks(frames[:-1], ticks)[0]))
+    whole = inside[every.lasted[torch.from_numpy(inside)].cpu().numpy()]
+    return Film(clips, spec.control_hz / ticks / _SLOWER, learner.unexplained(world, whole))
 
 
 @torch.no_grad()
-def _clip(
+def clip(
+    world: WorldModel[Any],
     cache: FrameCache,
-    episode: CachedEpisode,
-    every: Transitions,
-    dynamics: FeatureDynamics,
-    decoder: FeatureDecoder,
-    steps: NDArray[np.int64],
+    cameras: tuple[str, ...],
+    frames: NDArray[np.int64],
+    sent: NDArray[np.float32],
 ) -> NDArray[np.uint8]:
-    """Reality above the branch, [T, 2 H, cameras W, 3]; the branch is the mean of the dynamics' members."""
-    frames = episode.start + steps
-    features = every.features[frames[:1]]
-    seen = [features]
-    for frame in frames[:-1]:
-        features = dynamics.expected(features, every.actions[frame : frame + 1])
-        seen.append(features)
-    rows = (_pictures(cache, frames), decoder.pictures(torch.cat(seen)).cpu().numpy())
+    """Return reality above the world model's prediction from the first of T frames on, uint8 [T, 2 H, cameras W, 3].
+
+    ``sent`` [T - 1, C, A] are the actions between the frames, raw units.
+    """
+    state = world.encode(Observations(cache, frames[:1]))
+    drawn = [world.decode(state)]
+    for actions in torch.from_numpy(sent):
+        state = world.predict(state, actions[None]).state
+        drawn.append(world.decode(state))
+    rows = (Observations(cache, frames).pictures(cameras).numpy(), torch.cat(drawn).cpu().numpy())
     return np.concatenate([np.concatenate(list(row.swapaxes(0, 1)), axis=2) for row in rows], axis=1)
-
-
-def _pictures(cache: FrameCache, frames: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """uint8 [B, cameras, H, W, 3]."""
-    return np.stack(list(cache.observations(frames).images.values()), axis=1)

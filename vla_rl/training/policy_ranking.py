@@ -32,7 +32,7 @@ from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.folders import load_model
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
-from world_model.feature_dynamics import fit_dynamics
+from world_model.protocol import Observations
 
 EPISODES = 200  # imagined, by default
 
@@ -93,19 +93,18 @@ def predict(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> P
     config, generator = learner.config, torch_generator(learner.seed, "foretold", 0)
     with torch.random.fork_rng(devices=[]), autocast(config.actor, learner.data.device, cached=False):
         torch.manual_seed(derived_seed(learner.seed, "foretold", 0))
-        transitions = learner.transitions()
-        dynamics = fit_dynamics(transitions, config.dynamics, generator)
-    starts = learner.data.tensor(np.array([episode.start for episode in own_episodes(learner)]))
-    turn = torch.arange(episodes, device=learner.data.device)
-    features, member = transitions.features[starts[turn % len(starts)]], turn % config.dynamics.members
+        world = learner.learn_world(learner.transitions(), generator)
+    starts = np.array([episode.start for episode in own_episodes(learner)])
+    turn, ticks = torch.arange(episodes), config.critic.chunk_ticks
+    member = (turn % world.members).to(learner.data.device)
+    state = world.encode(Observations(learner.data.cache, starts[turn.numpy() % len(starts)]), member)
     model, lasting = learner.model.eval(), torch.ones(episodes)
-    normalize = learner.critic.action_normalizer.network_input
     with torch.no_grad():
-        for tick in range(0, learner.data.longest, config.critic.chunk_ticks):
-            chunk = _act(model, selector, features, tick, generator)[:, : config.critic.chunk_ticks]
-            features, success = dynamics(features, normalize(chunk), member)
+        for tick in range(0, learner.data.longest, ticks):
+            chunk = _act(model, selector, state.features, tick, generator)[:, :ticks]
+            state, success, _ = world.predict(state, chunk)
             lasting = lasting * (1 - success.cpu())
-    worlds = [(1 - lasting)[member.cpu() == each].mean() for each in range(min(config.dynamics.members, episodes))]
+    worlds = [(1 - lasting)[member.cpu() == each].mean() for each in range(min(world.members, episodes))]
     return PredictedSuccess(float((1 - lasting).mean()), tuple(map(float, worlds)))
 
 

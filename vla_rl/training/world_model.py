@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from vla_rl.acting.world_folder import (
     NEAR_SUCCESS_SEED,
@@ -22,14 +20,12 @@ from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.training.branch_film import Film
+from vla_rl.training.branch_film import Film, clip
 from vla_rl.training.config import RunConfig, world_preset
 from vla_rl.training.practice import check_device
 from world_model.config import WorldModelConfig
 from world_model.model import load_world_model
-from world_model.open_loop import imagine
 from world_model.training import train_world_model
-from world_model.windows import LatentEpisodes, pictures
 
 logger = logging.getLogger(__name__)
 
@@ -90,23 +86,11 @@ def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
     folder = WorldFolder(world)
     folder.task()  # refuses a folder without a world model
     model, cache = load_world_model(folder.model), open_cache(folder.held_out, folder.held_out_cache)
-    data = LatentEpisodes(cache, model.autoencoder)
-    long_enough = (data.length > start + steps).nonzero()[:, 0]
-    if len(long_enough) == 0:
+    long_enough = [each.start for each in cache.episodes if each.length > start + steps]
+    if not long_enough:
         raise UserError(f"no held-out episode has more than {start + steps} steps; choose a smaller --start or --steps")
-    order = np.random.default_rng(0).permutation(len(long_enough))
-    episode = long_enough[order[:episodes]]
-    frame = (data.start[episode] + start)[:, None] + torch.arange(steps)
-    future = imagine(model, data, episode, torch.full((len(episode),), start), data.action[frame])
     clips = []
-    for row, index in enumerate(episode.tolist()):
-        real = pictures(cache, data.episodes[index].start + start + 1 + np.arange(steps), model.spec.cameras)
-        with torch.no_grad():
-            imagined = model.autoencoder.decode(future.latents[row].to(model.device)).cpu()
-        clips.append(np.concatenate([_side_by_side(real.numpy()), _side_by_side(imagined.numpy())], axis=1))
+    for index in np.random.default_rng(0).permutation(len(long_enough))[:episodes]:
+        frames = long_enough[index] + start + np.arange(steps + 1)
+        clips.append(clip(model, cache, model.spec.cameras, frames, cache.action_sent[frames[:-1], None]))
     return Film(clips, model.spec.control_hz)
-
-
-def _side_by_side(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[T, cameras, H, W, 3] -> [T, H, cameras W, 3]."""
-    return np.concatenate(list(images.swapaxes(0, 1)), axis=2)

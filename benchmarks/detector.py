@@ -5,8 +5,8 @@ and on the first answers, in several random orders of the episodes, and judges a
 person. *practice*: filtered behavior cloning for two rounds, on true outcomes and on labels (round 1 by hand, then the
 detector), from the same supervised policy. *stops*, *shifts*: the recorded attempts, played again (see
 `benchmarks.detector_replay`). *lerobot*: its reward classifier on the same answers. *noise*: the preset `alone` on
-answers that call 10 % of the failures success. *unattended*: forward-backward practice in a world that is never reset.
-True outcomes only score. Finished cells are kept in OUT/detector/.
+answers that call 10 % of the failures success. *unattended*: forward-backward practice in a
+world that is never reset. *fooled*: an adversary. True outcomes only score. Finished cells are kept in OUT/detector/.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import detector_replay, detector_rival, detector_unattended
+from benchmarks import detector_fooled, detector_replay, detector_rival, detector_unattended
 from benchmarks.cells import Cells, origin
 from benchmarks.detector_fits import ORDERS, fit, in_orders, scores, tracks_of
 from benchmarks.outcomes import practice_alone
@@ -28,7 +28,7 @@ from vla_rl.core.errors import UserError
 TASK = "vla_rl/PegInsert-v0"
 ANSWERS = (10, 20, 40, 80)
 _EPISODES = 150  # of a round
-_PARTS = ("recorded", "speed", "practice", "stops", "shifts", "lerobot", "noise", "unattended")
+_PARTS = ("recorded", "speed", "practice", "stops", "shifts", "lerobot", "noise", "unattended", "fooled")
 _OWN_RUNS = {"noise", "unattended"}  # parts that do not begin with the recorded round
 _SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
@@ -62,6 +62,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if "lerobot" in options.parts:
             cells.once(f"lerobot-{seed}", lambda base=base, seed=seed: _lerobot(base, seed))  # type: ignore[misc]
         _replay(cells, base, seed, [part for part in ("stops", "shifts") if part in options.parts])
+        if "fooled" in options.parts and f"fooled-{seed}" not in cells:
+            cells.write(f"fooled-{seed}", detector_fooled.fooled(base, options.runs / f"fooled-{seed}", seed))
         if "unattended" in options.parts:
             cells.once(f"unattended-{seed}", lambda seed=seed: detector_unattended.practiced(options.runs, seed))  # type: ignore[misc]
         for labels in _LABELS if "practice" in options.parts else ():
@@ -185,7 +187,11 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
     rivals = _rows(cells, ANSWERS[-1], "lerobot")
     for name in ("false_success", "false_failure") if rivals else ():
         figures[f"lerobot_{name}_percent_{ANSWERS[-1]}"] = 100 * float(np.mean([row[name] for row in rivals]))
-    return figures | detector_replay.figures(cells) | detector_unattended.figures(cells)
+    return figures | {
+        name: value
+        for part in (detector_replay, detector_unattended, detector_fooled)
+        for name, value in part.figures(cells).items()
+    }
 
 
 def _both(practiced: dict[tuple[int, str], Any], seed: int) -> bool:
@@ -244,6 +250,7 @@ def replayed(result: dict[str, Any]) -> str:
 
 
 unattended = detector_unattended.table
+fooled = detector_fooled.table
 
 
 def _practice_table(cells: list[dict[str, Any]]) -> list[str]:

@@ -14,7 +14,14 @@ from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.store import EpisodeStore
 from vla_rl.outcomes import window_at
 from vla_rl.outcomes.adapters import Person
-from vla_rl.outcomes.labeling import DETECTOR, LabelConfig, Labeling, recorded_outcome
+from vla_rl.outcomes.labeling import (
+    DETECTOR,
+    FooledError,
+    LabelConfig,
+    Labeled,
+    Labeling,
+    recorded_outcome,
+)
 
 Fill = Callable[[EpisodeStore, int], None]
 
@@ -101,6 +108,29 @@ def test_questions_wait_for_a_person(store: EpisodeStore, policy: Path) -> None:
     labeling.ask(labeling.first_questions(names), "hidden")
     assert labeling.judge_rest(names).detector is None, "no question is answered yet"
     assert labeling.open_questions() == names
+
+
+def test_audited_successes_that_were_failures_stop_practice(store: EpisodeStore, policy: Path) -> None:
+    labeling, names = Labeling(store, policy, LabelConfig()), names_of(store)
+    for name in names[:20]:
+        store.label(name, True, DETECTOR + "ensemble-40")
+    for name in names[:10]:  # every second one is a failure
+        store.label(name, recorded_outcome(store)(name), "ana")
+    assert labeling.audit() == {"audited": 10, "wrong_successes": 5, "false_success": 0.5, "false_failure": 0.0}
+    with pytest.raises(FooledError, match="5 audited successes were failures"):
+        labeling.check(Labeled(asked=tuple(names[:3])), 40)
+    Labeling(store, policy, LabelConfig(most_wrong=0.6)).check(Labeled(asked=tuple(names[:20])), 40)
+    with pytest.raises(FooledError, match="asks about 21 of 40 episodes, more than"):
+        labeling.check(Labeled(asked=tuple(names[:21])), 40)
+
+
+def test_one_wrong_success_is_no_reason_to_stop(store: EpisodeStore, policy: Path) -> None:
+    name = names_of(store)[1]
+    store.label(name, True, DETECTOR + "ensemble-40")
+    store.label(name, False, "ana")
+    labeling = Labeling(store, policy, LabelConfig())
+    assert labeling.audit()["false_success"] == 1
+    labeling.check(Labeled(), 40)
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
 """Practice that never sees the outcomes of its environment."""
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from seen_success import played
 
 from vla_rl.acting.question_page import QuestionQueue
 from vla_rl.cli.main import main
@@ -12,7 +16,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, LabelConfig
+from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig
 from vla_rl.training.plan import BudgetConfig
 from vla_rl.training.round_labels import RoundLabels, choose_labels
 
@@ -62,6 +66,28 @@ def test_late_answers_are_used_from_the_next_round_on(tmp_path: Path) -> None:
     assert (run / "detector" / "detector.json").exists(), "it has learned from the answers"
     first = [store.read_header(name).success for name in store.ids() if name.startswith("round001")]
     assert first == [False, False, False, None], "no detector labels what a person was not sure of"
+
+
+def test_practice_stops_where_the_scene_is_unlike_every_known_one(
+    tmp_path: Path, policy: Path, fill: Callable[[EpisodeStore, int], None]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(policy, folder.policy(0))
+    store, random = EpisodeStore(folder.episodes), np.random.default_rng(0)
+    fill(store, 20)
+    choose_labels(folder, LabelConfig(simulated_person=True), BudgetConfig())
+    labels = RoundLabels(folder, store)
+    labels.label(1, [name for name in store.ids() if name.startswith("round001")])
+    strange = [played(f"round002-{index:05d}", False, 100 + index) for index in range(6)]
+    for episode in strange:
+        noise = {name: random.integers(0, 256, each.shape, np.uint8) for name, each in episode.images.items()}
+        ends = {name: each[-1] for name, each in noise.items()}
+        store.add(replace(episode, images=noise, final_images=ends if episode.final_images else {}))
+    names = [episode.episode_id for episode in strange]
+    with pytest.raises(FooledError, match="asks about 6 of 6 episodes"):
+        labels.label(2, names)
+    assert [store.read_header(name).success for name in names] == [False] * 6, "every question has its answer"
+    assert labels.label(2, names)["false_success"] == 0, "a resumed run goes on"
 
 
 def test_a_question_that_waits_counts_as_asked(tmp_path: Path, fill: Callable[[EpisodeStore, int], None]) -> None:

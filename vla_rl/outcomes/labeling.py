@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
 from vla_rl.data.store import EpisodeStore
@@ -36,6 +36,10 @@ class LabelConfig:
         by_hand_rounds: Number of first practice rounds whose episodes are all asked.
         simulated_person: In simulation: hide the recorded outcomes, and answer every question with them at once.
         wrong_answers: Share of the failures that the simulated person calls successes.
+        most_asked: Share of a round's episodes that the detector may be unsure of. Above it, practice stops: the scene
+            has changed, or the policy does what no label has shown.
+        most_wrong: Share of the audited successes that may be failures. Above it, from two on, practice stops: the
+            policy fools the detector.
     """
 
     answers: int = 40
@@ -43,11 +47,12 @@ class LabelConfig:
     by_hand_rounds: int = 1
     simulated_person: bool = False
     wrong_answers: float = 0.0
+    most_asked: float = 0.5
+    most_wrong: float = 0.1
 
     def __post_init__(self) -> None:
-        check_ranges(
-            self, "outcomes", answers=">= 4", audit_share="[0, 1]", by_hand_rounds=">= 0", wrong_answers="[0, 1]"
-        )
+        shares = dict.fromkeys(("audit_share", "wrong_answers", "most_asked", "most_wrong"), "[0, 1]")
+        check_ranges(self, "outcomes", answers=">= 4", by_hand_rounds=">= 0", **shares)
         if self.wrong_answers and not self.simulated_person:
             raise ConfigError("wrong_answers is of a simulated person. Set simulated_person=true")
 
@@ -65,6 +70,10 @@ class Labeled:
     judged: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     detector: SuccessDetector | None = None
+
+
+class FooledError(UserError):
+    """The detector is no longer to be trusted, so practice stops until a person has looked."""
 
 
 class Labeling:
@@ -157,13 +166,39 @@ class Labeling:
         return Labeled(tuple(judged), (*asked, *audits), detector)
 
     def audit(self) -> dict[str, float]:
-        """Return how often the detector was wrong where a person answered after it: ``audited``, ``false_success``,
-        ``false_failure`` (shares of its successes and failures).
+        """Return how often the detector was wrong where a person answered after it.
+
+        Returns:
+            Numbers ``audited`` and ``wrong_successes``. Shares ``false_success`` and ``false_failure``, of the audited
+            successes and failures.
         """
         pairs = [pair for name in self.store.ids() if (pair := _audited(self.store, name)) is not None]
         wrong = {said: [answer is not said for found, answer in pairs if found is said] for said in (True, False)}
         shares = {said: float(np.mean(errors)) if errors else 0.0 for said, errors in wrong.items()}
-        return {"audited": len(pairs), "false_success": shares[True], "false_failure": shares[False]}
+        counts = {"audited": len(pairs), "wrong_successes": sum(wrong[True])}
+        return {**counts, "false_success": shares[True], "false_failure": shares[False]}
+
+    def check(self, labeled: Labeled, episodes: int) -> None:
+        """Stop practice on a detector that is no longer to be trusted.
+
+        Args:
+            labeled: What `judge_rest` has done.
+            episodes: Number of episodes that it was given.
+
+        Raises:
+            FooledError: If it asks too often, or was wrong too often where a person looked.
+        """
+        asked, audit = len(labeled.asked), self.audit()
+        if asked > self.config.most_asked * episodes:
+            raise FooledError(
+                f"the detector asks about {asked} of {episodes} episodes, more than outcomes.most_asked="
+                f"{self.config.most_asked:g}. Look at the scene, answer the questions, then resume"
+            )
+        if audit["wrong_successes"] >= 2 and audit["false_success"] > self.config.most_wrong:
+            raise FooledError(
+                f"{audit['wrong_successes']} audited successes were failures ({audit['false_success']:.0%}), more than "
+                f"outcomes.most_wrong={self.config.most_wrong:g}. Label the round by hand, then resume"
+            )
 
     def _reader(self) -> PolicyFeatures:
         if self._features is None:

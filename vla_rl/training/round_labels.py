@@ -51,7 +51,12 @@ class RoundLabels:
         return cls(folder, store) if (Path(folder.path) / _FILE).exists() else None
 
     def label(self, number: int, names: Sequence[str]) -> dict[str, float]:
-        """Label those episodes of a round (from 1) that have no label yet. Returns what to log."""
+        """Label those episodes of a round (from 1) that have no label yet. Returns what to log.
+
+        Raises:
+            FooledError: If the detector is no longer to be trusted (`vla_rl.outcomes.labeling.Labeling.check`). The
+                labels stay, and a resumed run goes on with them.
+        """
         labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
         for name in fresh:  # before anything can learn from it
             self._store.label(name, None, HIDDEN)
@@ -60,9 +65,10 @@ class RoundLabels:
         elif any(labeling.labeler(name) == HIDDEN for name in names):
             if not self.config.by_hand_rounds:
                 labeling.ask(labeling.first_questions(names), HIDDEN)
-            detector = labeling.judge_rest(names).detector
-            if detector is not None:
-                detector.save(self._detector)
+            found = labeling.judge_rest(names)
+            if found.detector is not None:
+                found.detector.save(self._detector)
+                labeling.check(found, len(names))
         return self.score(names)
 
     def score(self, names: Sequence[str]) -> dict[str, float]:

@@ -30,3 +30,10 @@ def fast_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     """Critics that learn in a few hundred steps what tests ask of them."""
     for name in ("hierarchical.CRITIC_LEARNING_RATE", "chunk_critic._LEARNING_RATE"):
         monkeypatch.setattr(f"vla_rl.algorithms.{name}", 1e-2)
+
+
+@pytest.fixture
+def small_dynamics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamics of tiny worlds, which learn a few numbers."""
+    monkeypatch.setattr("world_model.feature_dynamics._HIDDEN", (32,))
+    monkeypatch.setattr("world_model.feature_dynamics._BATCH_SIZE", 64)

@@ -18,10 +18,7 @@ from vla_rl.training.algorithms import adopt_saved, make_algorithm, save_learned
 BLANK = {"front": np.zeros((8, 8, 3), np.uint8)}
 
 
-@pytest.fixture(autouse=True)
-def small_dynamics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("world_model.feature_dynamics._HIDDEN", (32,))
-    monkeypatch.setattr("world_model.feature_dynamics._BATCH_SIZE", 64)
+pytestmark = pytest.mark.usefixtures("small_dynamics")
 
 
 def learner(cache, model=None, name="imagined_edit", **changes: dict):

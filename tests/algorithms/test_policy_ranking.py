@@ -17,6 +17,7 @@ from vla_rl.policies.folders import load_model
 from vla_rl.policies.residual import Residual, ResidualConfig
 from vla_rl.training.policy_ranking import predict, predict_success
 
+pytestmark = pytest.mark.usefixtures("small_dynamics")
 TINY = ["--config", "tiny", "algorithm=imagined_edit", "budget.evaluation_episodes=1", "learning.critic.chunk_ticks=8"]
 TINY += ["learning.critic.hidden=[8]", "learning.dynamics.steps=5"]
 

@@ -35,6 +35,7 @@ _TINY += ["budget.demonstrations=2", "budget.episodes_per_round=2", "budget.step
 _TINY += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
 _BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
+_ONE_BRIEF_ROUND = ["budget.rounds=1", "task.image_size=32", "task.declare.max_episode_steps=200"]  # an expert needs no more
 _BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2"]
 # As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
@@ -48,6 +49,7 @@ SMALLER = {
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
     r"vla-rl train .*(--config imagined|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train .*algorithm=residual_ppo": _TINY,
+    r"vla-rl train .*--config alone .*MetaWorld": [*_TINY, *_BRIEF_RESIDUAL, *_ONE_BRIEF_ROUND],
     r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
@@ -55,6 +57,7 @@ SMALLER = {
     r"vla-rl eval\b": ["--episodes", "2"],
     r"vla-rl record\b": ["--episodes", "2"],
     r"vla-rl corrector\b": ["steps=4"],
+    r"vla-rl imagine rank\b": ["--episodes", "4"],
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],

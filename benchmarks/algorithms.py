@@ -15,13 +15,13 @@ from benchmarks.algorithm_plots import save_algorithm_plot
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS, as_measured
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
-from benchmarks.statistics import bootstrap_interval, stratified_p
+from benchmarks.statistics import bootstrap_interval, paired_p, stratified_p
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.store import EpisodeStore
-from vla_rl.report.statistics import paired_p, wilson_interval
+from vla_rl.report.statistics import wilson_interval
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 OTHER_TASKS = ("vla_rl/LidOnBox-v0", "vla_rl/Handover-v0")

@@ -19,9 +19,8 @@ import numpy as np
 
 from benchmarks import branch_values, foretold, ladder, outcomes, policy_ranking
 from benchmarks.cells import Cells, origin
-from benchmarks.statistics import bootstrap_interval
+from benchmarks.statistics import bootstrap_interval, paired_p
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import paired_p
 
 PAIRED = {
     "": ("imagined_edit", "unimagined"),

@@ -23,12 +23,12 @@ import yaml
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import METHODS, OURS, as_measured
 from benchmarks.runs import Cell, claim_run, evaluations, gain_columns, in_float32, run_verb, short_name
+from benchmarks.statistics import paired_p
 from vla_rl.core.config import load_config
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.report.run_files import PARTS
-from vla_rl.report.statistics import paired_p
 from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import evaluate_parts
 

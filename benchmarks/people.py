@@ -21,12 +21,12 @@ from benchmarks.algorithms import ALGORITHMS
 from benchmarks.cells import Cells, origin
 from benchmarks.practices import WHOLE_EDITS, as_measured
 from benchmarks.runs import Cell, evaluations, in_float32, run_verb
+from benchmarks.statistics import paired_p
 from sim.operators import OPERATORS
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
-from vla_rl.report.statistics import paired_p
 
 DEFAULT_TASK = "vla_rl/PegInsert-v0"
 LIMITS = {DEFAULT_TASK: 300, "vla_rl/LidOnBox-v0": 300, "vla_rl/Handover-v0": 360}

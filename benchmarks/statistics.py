@@ -1,5 +1,5 @@
 """The statistics of comparisons: intervals of any statistic, intervals of a rate with the help of predictions, and a
-test of rates over several seeds. Tests of pairs are in `vla_rl.report.statistics`.
+test of rates over several seeds. Tests of pairs of episodes are in `vla_rl.report.statistics`.
 """
 
 import math
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import check_counts, normal_quantile, score_interval
@@ -112,3 +112,21 @@ def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correct
         return 1.0
     distance = max(0.0, abs(deviation) - (0.5 if continuity_correction else 0.0))
     return math.erfc(distance / math.sqrt(2 * variance))
+
+
+def paired_p(differences: ArrayLike) -> float:
+    """Return the two-sided p-value that paired differences, [n], have mean 0: Student's t test, n - 1 degrees.
+
+    For a method against another over training seeds: what is repeated is the training, not the episode.
+
+    Raises:
+        UserError: For fewer than two differences.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) < 2:
+        raise UserError(f"a paired test needs at least two differences, found {len(values)}")
+    if np.ptp(values) == 0:
+        return 0.0 if values[0] else 1.0
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(values, 0.0).pvalue)

@@ -87,13 +87,3 @@ def test_a_log_probability_is_summed_over_dimensions() -> None:
     other = torch.distributions.Normal(torch.zeros(2), ACTION_STD)
     divergence = ppo.divergence(normal.loc[None], torch.zeros(1, 2), ACTION_STD)
     torch.testing.assert_close(divergence[0], torch.distributions.kl_divergence(normal, other).sum())
-
-
-def test_generalized_advantages_are_those_of_the_equation() -> None:
-    value = torch.tensor([0.2, 0.5, 0.4])
-    one_step = ppo.generalized_advantages(value, 1.0, 0.9, 0.0)
-    torch.testing.assert_close(one_step, torch.tensor([0.9 * 0.5 - 0.2, 0.9 * 0.4 - 0.5, 1 - 0.4]))
-    whole = ppo.generalized_advantages(value, 1.0, 0.9, 1.0)
-    torch.testing.assert_close(whole, torch.tensor([0.81, 0.9, 1.0]) - value)
-    mixed = ppo.generalized_advantages(value, 0.0, 0.9, 0.5)
-    torch.testing.assert_close(mixed[1], torch.tensor(0.9 * 0.4 - 0.5 + 0.45 * (0 - 0.4)))

@@ -93,22 +93,3 @@ def log_probability(offset: Tensor, mean: Tensor, action_std: float) -> Tensor:
 def divergence(mean: Tensor, other: Tensor, action_std: float) -> Tensor:
     """KL of two such Gaussians of means [K, A], in nats: [K]."""
     return ((mean - other) / action_std).square().sum(-1) / 2
-
-
-def generalized_advantages(value: Tensor, outcome: float, discount: float, gae_lambda: float) -> Tensor:
-    """Generalized advantage estimate of the K chunks of an episode with a reward at its end (arXiv 1506.02438):
-
-        delta_i = gamma V_{i+1} - V_i,   delta_K = R - V_K,   A_i = delta_i + gamma lambda A_{i+1}
-
-    Args:
-        value: [K], V where each chunk began.
-        outcome: R.
-        discount: gamma, of a chunk.
-        gae_lambda: lambda.
-    """
-    later = torch.cat([discount * value[1:], value.new_tensor([outcome])])
-    advantages, carried = [], value.new_zeros(())
-    for delta in (later - value).flip(0):
-        carried = delta + discount * gae_lambda * carried
-        advantages.append(carried)
-    return torch.stack(advantages[::-1])

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.statistics import bootstrap_interval, control_variate, stratified_p
+from benchmarks.statistics import bootstrap_interval, control_variate, paired_p, stratified_p
 from vla_rl.core.errors import UserError
-from vla_rl.report.statistics import paired_p, wilson_interval
+from vla_rl.report.statistics import wilson_interval
 
 # Admissions at Berkeley, 1973, by department: men admitted, men, women admitted, women (R: UCBAdmissions).
 BERKELEY = [

@@ -4,9 +4,6 @@ import math
 from collections.abc import Iterable
 from statistics import NormalDist
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from vla_rl.core.errors import UserError
 
 
@@ -83,24 +80,6 @@ def sequential_test(pairs: Iterable[tuple[bool, bool]]) -> tuple[float, int]:
             if ratio < p:
                 p, lead = ratio, 2 * wins - n
     return p, lead
-
-
-def paired_p(differences: ArrayLike) -> float:
-    """Return the two-sided p-value that paired differences, [n], have mean 0: Student's t test, n - 1 degrees.
-
-    For a method against another over training seeds: what is repeated is the training, not the episode.
-
-    Raises:
-        UserError: For fewer than two differences.
-    """
-    values = np.asarray(differences, dtype=np.float64)
-    if len(values) < 2:
-        raise UserError(f"a paired test needs at least two differences, found {len(values)}")
-    if np.ptp(values) == 0:
-        return 0.0 if values[0] else 1.0
-    from scipy.stats import ttest_1samp  # not in the base install
-
-    return float(ttest_1samp(values, 0.0).pvalue)
 
 
 def check_counts(successes: int, n: int) -> None:

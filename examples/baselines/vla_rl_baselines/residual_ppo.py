@@ -242,7 +242,7 @@ class ResidualPPO(Algorithm):
         value, brier = fit_outcome_value(rows, label, fold, _FOLDS, self.config.value, generator)
         values = value(rows, fold).split(sizes.tolist())
         return [
-            ppo.generalized_advantages(v, s.outcome, _DISCOUNT, ppo.GAE_LAMBDA)
+            generalized_advantages(v, s.outcome, _DISCOUNT, ppo.GAE_LAMBDA)
             for s, v in zip(every, values, strict=True)
             if s.action_std
         ], brier
@@ -324,3 +324,22 @@ def spread_of(played: PlayedChunks, mean: Tensor, residual: Residual) -> float:
     action_std = float((offset * played.noise).sum() / played.noise.square().sum().clamp(min=1e-12))
     rest = offset - action_std * played.noise
     return action_std if action_std > _EXACT and float(rest.abs().max()) < _EXACT else 0.0
+
+
+def generalized_advantages(value: Tensor, outcome: float, discount: float, gae_lambda: float) -> Tensor:
+    """Generalized advantage estimate of the K chunks of an episode with a reward at its end (arXiv 1506.02438):
+
+        delta_i = gamma V_{i+1} - V_i,   delta_K = R - V_K,   A_i = delta_i + gamma lambda A_{i+1}
+
+    Args:
+        value: [K], V where each chunk began.
+        outcome: R.
+        discount: gamma, of a chunk.
+        gae_lambda: lambda.
+    """
+    later = torch.cat([discount * value[1:], value.new_tensor([outcome])])
+    advantages, carried = [], value.new_zeros(())
+    for delta in (later - value).flip(0):
+        carried = delta + discount * gae_lambda * carried
+        advantages.append(carried)
+    return torch.stack(advantages[::-1])

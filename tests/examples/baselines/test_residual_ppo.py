@@ -9,7 +9,7 @@ import pytest
 import torch
 from playing import CHUNKS, TICKS, planned, recorded
 from tiny_world import MIXED, make_model, tiny
-from vla_rl_baselines.residual_ppo import played_chunks
+from vla_rl_baselines.residual_ppo import generalized_advantages, played_chunks
 
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.normalization import Statistics
@@ -214,3 +214,13 @@ def test_nonsense_is_refused() -> None:
 def test_more_ticks_than_a_chunk_has_are_refused(make_cache) -> None:
     with pytest.raises(ConfigError, match="chunks have 4 actions"):
         learner(make_cache([]), ppo={"chunk_ticks": 6})
+
+
+def test_generalized_advantages_are_those_of_the_equation() -> None:
+    value = torch.tensor([0.2, 0.5, 0.4])
+    one_step = generalized_advantages(value, 1.0, 0.9, 0.0)
+    torch.testing.assert_close(one_step, torch.tensor([0.9 * 0.5 - 0.2, 0.9 * 0.4 - 0.5, 1 - 0.4]))
+    whole = generalized_advantages(value, 1.0, 0.9, 1.0)
+    torch.testing.assert_close(whole, torch.tensor([0.81, 0.9, 1.0]) - value)
+    mixed = generalized_advantages(value, 0.0, 0.9, 0.5)
+    torch.testing.assert_close(mixed[1], torch.tensor(0.9 * 0.4 - 0.5 + 0.45 * (0 - 0.4)))

@@ -21,6 +21,7 @@ SHORT = [
     "budget={demonstrations: 2, supervised_steps: 4, rounds: 1, episodes_per_round: 2, steps_per_round: 4, "
     "evaluation_episodes: 2, checkpoint_every: 2}",
     "policy={kind: 'chunk_mlp:ChunkMLP', hidden: 16}",
+    "task.declare.max_episode_steps=60",
     "workers=1",
 ]
 

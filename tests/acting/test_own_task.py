@@ -99,7 +99,7 @@ def test_it_trains_from_what_was_brought_and_practices_alone(trained: Path, reco
 def test_a_supervisor_of_his_own_takes_over(trained: Path, tmp_path: Path) -> None:
     """From the policy of another run, which brings its demonstrations along."""
     supervised = ["takeover.supervisor=point_world:Guide", "takeover.options.from_tick=2"]
-    command = ["train", *TINY, *GIVEN, *supervised, "--from", str(trained), "--out", str(tmp_path / "run")]
+    command = ["train", *TINY, *GIVEN, *supervised, "workers=0", "--from", str(trained), "--out", str(tmp_path / "run")]
     assert main(command) == 0
     store = EpisodeStore(tmp_path / "run" / "episodes", create=False)
     practice = [store.read_header(name) for name in store.ids() if name.startswith("round001-")]

@@ -96,7 +96,8 @@ def test_a_folder_that_acts_otherwise_fails(exported: Path, tmp_path: Path, caps
 @pytest.mark.slow
 def test_success_in_simulation_is_compared_with_torch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, out = str(tmp_path / "run"), str(tmp_path / "out")
-    assert main(["train", "--config", "tiny", "--out", run, "budget.rounds=0", "budget.evaluation_episodes=1"]) == 0
+    brief = ["budget.rounds=0", "budget.evaluation_episodes=1", "task.declare.max_episode_steps=60"]
+    assert main(["train", "--config", "tiny", "--out", run, *brief]) == 0
     capsys.readouterr()
     assert main(["export", run, "--out", out, "--closed-loop", "2"]) == 0
     printed = capsys.readouterr().out

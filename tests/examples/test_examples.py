@@ -61,6 +61,9 @@ def save_policy(folder: Path, spec: PolicySpec) -> Path:
     return folder
 
 
+PEG = "task.declare.max_episode_steps=60"  # an expert needs no more
+
+
 def train(out: Path, *changes: str) -> Path:
     """A run of one round of the tiny config in a worker process."""
     short = ["budget.rounds=1", "budget.evaluation_episodes=1", "workers=1"]
@@ -132,7 +135,7 @@ def test_a_robot_is_driven_and_its_episodes_are_kept(installed: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_a_policy_practices_in_a_worker_and_goes_on_where_it_was(installed: Path, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", "policy.kind=thumbnails", "policy.width=32", "learning.critic.backbone=own")
+    run = train(tmp_path / "run", PEG, "policy.kind=thumbnails", "policy.width=32", "learning.critic.backbone=own")
     assert read_yaml(run / "config.yaml")["policy"] == {"kind": "thumbnails", "horizon": 16, "width": 32}
     # In a process that has seen nothing of all this.
     command = [sys.executable, "-m", "vla_rl.cli.main", "eval", str(run), "--episodes", "2"]
@@ -152,7 +155,7 @@ def test_a_task_is_recorded_and_learnt_from_what_was_recorded(installed: Path, t
 
 @pytest.mark.slow
 def test_an_algorithm_practices_in_a_worker(installed: Path, tmp_path: Path) -> None:
-    run = train(tmp_path / "run", "algorithm=hurry", "learning.half_life_steps=15")
+    run = train(tmp_path / "run", PEG, "algorithm=hurry", "learning.half_life_steps=15")
     config = read_yaml(run / "config.yaml")
     assert config["learning"]["half_life_steps"] == 15
     assert "critic" not in config["learning"], "it has none"

@@ -12,6 +12,7 @@ from PIL import Image
 from run_maker import make_episode
 
 from vla_rl.core.errors import UserError
+from vla_rl.report import sinks
 from vla_rl.report.sinks import JsonlSink, TensorBoardSink, read_records, to_json
 
 plain = st.recursive(
@@ -122,7 +123,9 @@ def test_sinks_and_report_need_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_tensorboard_shows_moving_pictures_and_a_table(tmp_path: Path):
+def test_tensorboard_shows_moving_pictures_and_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sinks, "_CLIP_FRAMES", 48)
+    monkeypatch.setattr(sinks, "_CLIP_PX", 128)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with TensorBoardSink(tmp_path) as sink:

@@ -24,7 +24,7 @@ from vla_rl.training.plan import Stage
 from vla_rl.training.rounds import PracticeRun
 from vla_rl.training.simulator import SimulatorWorker
 
-CHECKED = ("--config", "tiny", "budget.check_episodes=2", "exploration=0.2")
+CHECKED = ("--config", "tiny", "budget.check_episodes=2", "exploration=0.2", "task.declare.max_episode_steps=60")
 
 
 SAY = {

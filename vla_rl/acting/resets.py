@@ -11,15 +11,17 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from robot_io.env_robot import EnvRobot
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.validation import check_ranges
+
+if TYPE_CHECKING:
+    from robot_io.env_robot import EnvRobot  # needs gymnasium, which a robot does not have
 
 logger = logging.getLogger(__name__)
 _CONFIG, _WORLD, _LOG = "resets.yaml", "world.npy", "resets.jsonl"
@@ -116,7 +118,7 @@ class SecondTask:
         UserError: If an environment cannot begin at a state.
     """
 
-    def __init__(self, run: Path, robots: Mapping[str, EnvRobot]) -> None:
+    def __init__(self, run: Path, robots: Mapping[str, "EnvRobot"]) -> None:
         for name, robot in robots.items():
             if missing := [each for each in ("get_state", "set_state", "is_success") if not hasattr(_env(robot), each)]:
                 raise UserError(
@@ -161,10 +163,10 @@ class SecondTask:
             file.write(json.dumps(entry) + "\n")
 
     @classmethod
-    def of(cls, run: Path, robots: Mapping[str, EnvRobot]) -> "SecondTask | None":
+    def of(cls, run: Path, robots: Mapping[str, "EnvRobot"]) -> "SecondTask | None":
         """Return the resets that a run chose; None: the simulator resets."""
         return cls(run, robots) if (run / _CONFIG).exists() else None
 
 
-def _env(robot: EnvRobot) -> Any:
+def _env(robot: "EnvRobot") -> Any:
     return robot.env.unwrapped

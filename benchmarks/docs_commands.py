@@ -35,7 +35,8 @@ _TINY += ["budget.demonstrations=2", "budget.episodes_per_round=2", "budget.step
 _TINY += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
 _BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
-_ONE_BRIEF_ROUND = ["budget.rounds=1", "task.image_size=32", "task.declare.max_episode_steps=200"]  # an expert needs no more
+# Enough for an expert of Meta-World.
+_ONE_BRIEF_ROUND = ["budget.rounds=1", "task.image_size=32", "task.declare.max_episode_steps=200"]
 _BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2"]
 # As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]

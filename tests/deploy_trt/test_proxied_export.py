@@ -77,6 +77,7 @@ def observation(seed: int, steps: int = 1) -> Observation:
     return dataclasses.replace(seen[-1], past=tuple(seen[:-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("base", "draws"), [("Noisy", 1), ("Noisy", 3), ("Remembering", 2)])
 def test_the_deployment_executes_what_torch_executes(base: str, draws: int, tmp_path: Path) -> None:
     policy = save(tmp_path / "policy", base, draws=draws)

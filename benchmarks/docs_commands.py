@@ -89,6 +89,7 @@ ELSEWHERE = {
     r"vla-rl imagine (train|rollout)\b": "tests/cli/test_imagine.py",
     r"vla-rl imagine branches\b": "tests/cli/test_demo.py",
     r"vla-rl train .*algorithm=residual_ppo": "tests/training/test_residual_run.py",
+    r"vla-rl finetune .*policy\.lora": "tests/acting/test_lerobot_practice.py",
     r"vla-rl finetune .*(--mapping|models/my_act)": "tests/cli/test_finetune.py",
     r"torchrun\b": "tests/cli/test_finetune.py",
     r"vla-rl label .*--browser\b": "tests/cli/test_label.py",

@@ -77,7 +77,7 @@ def _export_lerobot(model: LeRobotModel, folder: Path, meta: Mapping[str, Any], 
         if model.tokenizer is not None:
             tokenizer = Path(scratch) / "tokenizer.json"
             model.tokenizer.backend_tokenizer.save(str(tokenizer))
-        return export_lerobot(model.policy, folder, model.spec, model.statistics, pictures, tokenizer, meta)
+        return export_lerobot(model.merged().policy, folder, model.spec, model.statistics, pictures, tokenizer, meta)
 
 
 class Exporter(NamedTuple):

@@ -82,6 +82,29 @@ def test_another_algorithm_starts_from_it(run: Path, tmp_path: Path) -> None:
     assert weights(other, 1) != weights(run, 0)
 
 
+@pytest.mark.parametrize("run", ["smolvla"], indirect=True)
+@pytest.mark.parametrize("algorithm", ["habc", "filtered_bc"])  # filtered_bc: it imitates the successes of the run
+def test_adapters_are_fine_tuned_on_its_episodes(run: Path, algorithm: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    base, tuned = run / "policies" / "version_0001", tmp_path / "tuned"
+    policy = ["policy.kind=lerobot", f"policy.folder={base}", "policy.lora.rank=2"]
+    short = ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=2"]
+    assert main(["finetune", "--data", str(run), "--algorithm", algorithm, "--out", str(tuned), *policy, *short]) == 0
+    assert not (tuned / "policies" / "version_0001" / "model.safetensors").exists()
+    again = interrupted(tuned, tmp_path / "again")
+    assert main(["finetune", "--resume", str(again)]) == 0
+    assert weights(again, 1) == weights(tuned, 1)
+
+
+@pytest.mark.parametrize("run", ["smolvla"], indirect=True)
+def test_adapters_are_trained_in_practice(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    policy = ["policy.kind=lerobot", f"policy.folder={run / 'policies' / 'version_0001'}", "policy.lora.rank=2"]
+    assert main(["train", "--config", "tiny", "--out", str(tmp_path / "run"), *policy, *SHORT]) == 0
+    assert weights(tmp_path / "run", 0) != weights(tmp_path / "run", 1)
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "deployed")]) == 0
+
+
 @pytest.mark.parametrize("run", ["act", "smolvla"], indirect=True)
 def test_it_is_exported_and_acts_without_torch(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", str(run), "--out", str(tmp_path / "deployed")]) == 0, capsys.readouterr()

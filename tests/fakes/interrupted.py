@@ -14,5 +14,5 @@ def interrupted(run: Path, copy: Path) -> Path:
 
 def weights(run: Path, version: int) -> bytes:
     """The weights of a policy version, as they are on disk."""
-    (file,) = run.glob(f"policies/version_{version:04d}/model*.safetensors")
+    (file,) = run.glob(f"policies/version_{version:04d}/*model*.safetensors")
     return file.read_bytes()

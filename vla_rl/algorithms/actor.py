@@ -62,7 +62,8 @@ class ActorLearner:
 
     def __init__(self, model: BasePolicy, config: ActorConfig, seed: int) -> None:
         self.model, self.config, self._seed = model, config, seed
-        self.average = copy.deepcopy(model).eval().requires_grad_(False)
+        frozen = {id(parameter): parameter for parameter in model.parameters() if not parameter.requires_grad}
+        self.average = copy.deepcopy(model, frozen).eval().requires_grad_(False)  # it shares frozen weights
         self._optimizer = make_optimizer(model, config.learning_rate, _WEIGHT_DECAY)
         self._autocast = autocast(config, next(model.parameters()).device)
         self._updates = self._schedule_start = 0
@@ -220,6 +221,8 @@ def scheduled_learning_rate(config: ActorConfig, update: int) -> float:
 @torch.no_grad()
 def polyak_update(follower: nn.Module, leader: nn.Module, rate: float) -> None:
     """Move every weight of a copy by ``rate`` of the way towards its original; running statistics are taken over."""
-    torch._foreach_lerp_(list(follower.parameters()), list(leader.parameters()), rate)
+    every = zip(follower.parameters(), leader.parameters(), strict=True)
+    pairs = [(ours, theirs) for ours, theirs in every if ours is not theirs]  # frozen weights are shared
+    torch._foreach_lerp_([ours for ours, _ in pairs], [theirs for _, theirs in pairs], rate)
     for ours, theirs in zip(follower.buffers(), leader.buffers(), strict=True):
         ours.copy_(theirs)

@@ -22,6 +22,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import announced
 from vla_rl.core.signing import check_trusted
 from vla_rl.core.validation import check_version, plain_name
+from vla_rl.policies.lerobot_adapter.lora import WEIGHTS, Added
 
 OURS = "vla_rl.json"
 FORMAT_VERSION = 2
@@ -35,6 +36,8 @@ class Description(NamedTuple):
     spec: PolicySpec
     statistics: Statistics
     meta: dict[str, Any]
+    added: Added | None
+    """Of a folder that holds adapters alone."""
 
 
 def is_lerobots_own(folder: Path) -> bool:
@@ -92,7 +95,7 @@ def read_ours(folder: Path) -> Description | None:
         spec, statistics = config_from_dict(PolicySpec, raw["spec"]), Statistics.from_dict(raw["statistics"])
         meta = dict(raw["meta"])
         check_version(meta.get("policy_version", 0))
-        return Description(spec, statistics, meta)
+        return Description(spec, statistics, meta, Added.from_dict(raw["lora"]) if "lora" in raw else None)
     except FileNotFoundError:
         if file.exists():
             raise CheckpointError(f"{folder} lacks a file that {OURS} names; copy the folder anew") from None
@@ -128,8 +131,10 @@ def make_policy(folder: Path, config: Any, pretrained: bool) -> Any:
     from lerobot.policies.factory import get_policy_class
 
     policy = get_policy_class(config.type)(config)
-    weights = folder / "model.safetensors"
+    weights = folder / WEIGHTS
     if not (pretrained and weights.is_file()):
+        if pretrained and config.use_peft:
+            raise UserError("it holds adapters alone; merge them into their base policy first")
         return policy
     return type(policy)._load_as_safetensor(policy, str(weights), "cpu", strict=True)
 

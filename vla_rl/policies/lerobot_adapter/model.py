@@ -2,8 +2,8 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from vla_rl.policies.lerobot_adapter.folder import (
     read_ours,
     write_folder,
 )
+from vla_rl.policies.lerobot_adapter.lora import Adapters, Added, LoraConfig, is_adapter, merged
 from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
 from vla_rl.policies.trainable import TrainablePolicy
 
@@ -44,6 +45,7 @@ class LeRobotPolicyConfig(PolicyConfig):
     Attributes:
         folder: a local folder with lerobot's config.json, and with ``model.safetensors`` for one that is trained
             already. Its features may be empty: then they are the robot's.
+        lora: Adapters that are trained in place of the weights.
 
     Example:
         >>> LeRobotPolicyConfig(folder="/models/act").kind
@@ -52,6 +54,7 @@ class LeRobotPolicyConfig(PolicyConfig):
 
     kind: str = "lerobot"
     folder: str = ""
+    lora: LoraConfig = field(default_factory=LoraConfig)
 
     def __post_init__(self) -> None:
         if not self.folder:
@@ -69,6 +72,7 @@ class LeRobotModel(TrainablePolicy):
         policy: any of those that `per_sample_loss` knows, made for ``spec``.
         spec: the robot's interface.
         statistics: of the data; lerobot's processors normalize by them.
+        adapters: Adapters of the policy. Then they are all that is trained, and all that `state_dict` holds.
 
     Raises:
         UserError: if its processors need a part that is not on this machine.
@@ -85,8 +89,9 @@ class LeRobotModel(TrainablePolicy):
     preprocess: Any
     postprocess: Any
 
-    def __init__(self, policy: Any, spec: PolicySpec, statistics: Statistics) -> None:
+    def __init__(self, policy: Any, spec: PolicySpec, statistics: Statistics, adapters: Adapters | None = None) -> None:
         super().__init__(PolicyConfig("lerobot"), spec, statistics)
+        self.adapters = adapters
         from lerobot.policies.factory import make_pre_post_processors
 
         self.policy = policy
@@ -106,8 +111,13 @@ class LeRobotModel(TrainablePolicy):
     def build(
         cls, config: LeRobotPolicyConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True
     ) -> Self:
-        """Build a policy for a robot (`TrainablePolicy.build`)."""
-        return cls._read(Path(config.folder), spec, statistics, pretrained)
+        """Build a policy for a robot (`TrainablePolicy.build`). Under adapters, a policy keeps its own statistics."""
+        folder = Path(config.folder)
+        if not (pretrained and config.lora.rank):
+            return cls._read(folder, spec, statistics, pretrained)
+        if ours := read_ours(folder):
+            statistics = ours.statistics
+        return cls._read(folder, spec, statistics, pretrained, Added.to(folder, config.lora))
 
     @classmethod
     def check(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> None:
@@ -198,8 +208,10 @@ class LeRobotModel(TrainablePolicy):
     def save(self, folder: Path | str, meta: dict[str, Any] | None = None) -> None:
         """Write a folder that lerobot reads too, see `TrainablePolicy.save`; CheckpointError if that fails."""
         ours = {"spec": config_to_dict(self.spec), "statistics": self.statistics.to_dict(), "horizon": self.horizon}
-        ours |= {"provides": sorted(self.capabilities), "n_obs_steps": self.n_obs_steps}
-        write_folder(Path(folder), [self.policy, self.preprocess, self.postprocess], {**ours, "meta": meta or {}})
+        ours |= {"provides": sorted(self.capabilities), "n_obs_steps": self.n_obs_steps, "meta": meta or {}}
+        if self.adapters is not None:
+            ours["lora"] = self.adapters.added.to_dict()
+        write_folder(Path(folder), [self.adapters or self.policy, self.preprocess, self.postprocess], ours)
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
@@ -207,13 +219,37 @@ class LeRobotModel(TrainablePolicy):
         ours = read_ours(folder)
         if ours is None:
             raise not_adopted(folder)
-        return cls._read(folder, ours.spec, ours.statistics, pretrained=True).eval(), ours.meta
+        if ours.added is not None:
+            ours.added.check(folder)
+        model = cls._read(folder, ours.spec, ours.statistics, pretrained=True, added=ours.added).eval()
+        if model.adapters is not None:
+            with explained(folder):
+                model.adapters.load(folder)
+        return model, ours.meta
 
     @classmethod
-    def _read(cls, folder: Path, spec: PolicySpec, statistics: Statistics, pretrained: bool) -> Self:
+    def _read(
+        cls, folder: Path, spec: PolicySpec, statistics: Statistics, pretrained: bool, added: Added | None = None
+    ) -> Self:
         config = read_config(folder, spec)
         with explained(folder):
-            return cls(make_policy(folder, config, pretrained), spec, statistics)
+            policy = make_policy(folder if added is None else added.base, config, pretrained)
+            return cls(policy, spec, statistics, None if added is None else Adapters(policy, added))
+
+    def merged(self) -> Self:
+        """Return the policy without adapters, whose layers compute the same; itself if it has none."""
+        return self if self.adapters is None else type(self)(merged(self.policy), self.spec, self.statistics)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return all weights, or those of the adapters alone."""
+        state = super().state_dict(*args, **kwargs)
+        return state if self.adapters is None else {name: state[name] for name in state if is_adapter(name)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Load what `state_dict` gave."""
+        if self.adapters is not None:
+            state_dict = {**super().state_dict(), **state_dict}
+        return super().load_state_dict(state_dict, *args, **kwargs)
 
     def _inputs(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> dict[str, Any]:
         """Observations as lerobot's preprocessors take them; arguments as of `draw`.

@@ -98,7 +98,7 @@ def fooled(base: Path, folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _scores(store: Any, names: list[str]) -> dict[str, Any]:
-    """Compare what the detector said first of the episodes of a round with the truth."""
+    """Compare the first judgments of a round with the truth."""
     from vla_rl.outcomes.labeling import DETECTOR
 
     true = [store.recording(name).values["success"] is True for name in names]

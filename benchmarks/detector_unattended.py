@@ -20,7 +20,7 @@ SETTINGS = ["--config", "imagined", "algorithm=filtered_bc", f"task.env={FORWARD
 SETTINGS += ["policy.text.film=true", "workers=0", "environments_per_worker=1", "torch_threads=1"]
 SETTINGS += ["budget.demonstrations=24", "budget.episodes_per_round=150", "budget.steps_per_round=100"]
 SETTINGS += ["budget.supervised_steps=400", "budget.rounds=4", "budget.checkpoint_every=50"]
-SETTINGS += ["budget.evaluation_episodes=20", "exploration=0"]
+SETTINGS += ["budget.evaluation_episodes=20"]
 
 
 def practiced(runs: Path, seed: int) -> dict[str, Any]:

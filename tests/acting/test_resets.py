@@ -109,6 +109,8 @@ def test_a_world_that_is_stuck_is_reset_by_hand_and_counted(config: RunConfig, t
     # The cube is still at its start, so only the forward task can help.
     assert names == ["round001-00000", *again, "round001-00001", "round001-00001"]
     assert [entry["task"] for entry in log_of(run) if entry.get("episode") in again] == [FORWARD] * 2
+    seeds = {EpisodeStore(run / "episodes").read_header(name).seed for name in again}
+    assert len(seeds) == 2, "from the same state, the same noise would fail again"
     assert EpisodeStore(run / "episodes").ids() == ["round001-00000", "round001-00001", *again]
     worker.close()
 

@@ -5,6 +5,7 @@ its store.
 import functools
 import itertools
 import logging
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from deploy_trt.exploration import ExplorationPolicies
 
 logger = logging.getLogger(__name__)
+_NOISES = 2**24  # seeds of further attempts that differ from an attempt's own
 
 
 class SimulatorWorker:
@@ -122,7 +124,9 @@ class SimulatorWorker:
             if world is not None:
 
                 def play(task: str, name: str) -> None:
-                    named = replace(job, task=task, episode_id=name)
+                    # Other noise: with the same one, a policy would fail again and again from the same state.
+                    seeds = tuple(seed ^ zlib.crc32(name.encode()) % _NOISES for seed in job.seeds)
+                    named = replace(job, task=task, episode_id=name, seeds=seeds)
                     self._attempt(named, self._simulators[task][0], policy, world)
 
                 world.prepare(job.task, job.episode_id, play)

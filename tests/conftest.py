@@ -33,11 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def small_videos() -> Iterator[None]:
     """Those of reports and of TensorBoard: to draw them in full is a third of a tiny run."""
-    from vla_rl.report import media, sinks
+    from vla_rl.report import episode_list, media, sinks
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(media, "MAX_FRAMES", 4)
         patch.setattr(media, "CAMERA_PX", 32)
+        patch.setattr(episode_list, "_FILM_PX", 32)
         patch.setattr(sinks, "_CLIP_FRAMES", 4)
         patch.setattr(sinks, "_CLIP_PX", 32)
         yield

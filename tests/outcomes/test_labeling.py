@@ -12,8 +12,6 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Origin
 from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.store import EpisodeStore
-from vla_rl.outcomes import window_at
-from vla_rl.outcomes.adapters import Person
 from vla_rl.outcomes.labeling import (
     DETECTOR,
     FooledError,
@@ -174,10 +172,3 @@ def test_a_declared_rule_labels_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main([*command, "rule=height>=0.5"]) == 0
     assert [episode.success for episode in store] == [False, True]
     assert store.edit_log("e1").labeler == "detector rule height>=0.5"
-
-
-def test_a_person_who_is_not_sure_leaves_a_question() -> None:
-    answers = iter(["what?", "n", "S", "f"])
-    person = Person(lambda window: next(answers))
-    window = window_at(make_episode("e"))
-    assert [person.judge(window).success for _ in range(3)] == [None, True, False]

@@ -1,7 +1,6 @@
 """The web server of `vla_rl.acting.browser`: it sends pictures to the person and takes keys and sticks."""
 
 import io
-import json
 import math
 import threading
 import time
@@ -11,10 +10,8 @@ from http import HTTPStatus
 from typing import Any
 
 from vla_rl.acting.browser import BrowserPage, Input
-from vla_rl.core.json_files import parse_json
 from vla_rl.report.loopback import PageHandler, serve_page
 
-_LONGEST_BODY = 10_000
 _FRAME_S = 0.04
 _STREAM = "/stream/"
 
@@ -42,17 +39,11 @@ class _Handler(PageHandler):
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
-    def do_POST(self) -> None:
-        try:
-            length = int(self.headers.get("Content-Length", 0))
-            if self.path != "/controls" or not 0 <= length <= _LONGEST_BODY:
-                raise ValueError("unknown address or too long")
-            self.page.add(_read_input(parse_json(self.rfile.read(length))))
-        except (ValueError, KeyError, TypeError):
-            self.send_error(HTTPStatus.BAD_REQUEST)
-            return
+    def take(self, message: Any) -> dict[str, Any]:
+        """Take keys, drag and sticks; return the status and the names of the pictures."""
+        self.page.add(_read_input(message))
         pictures, status = self.page.newest()
-        self.answer(json.dumps({**status, "pictures": sorted(pictures)}).encode(), "application/json")
+        return {**status, "pictures": sorted(pictures)}
 
     def _stream(self, name: str) -> None:
         """Motion JPEG: a new picture replaces the one before in the page's image."""

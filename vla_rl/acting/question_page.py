@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.core.json_files import parse_json
 from vla_rl.core.types import Episode
 from vla_rl.data.store import EpisodeStore
 from vla_rl.outcomes.labeling import open_questions
@@ -24,7 +23,6 @@ from vla_rl.report.media import encode_gif, tile_cameras
 ANSWERS: dict[str, bool | None] = {"s": True, "f": False, "n": None}
 """Key -> outcome; None: the person is not sure, so nothing learns from the outcome."""
 _LAST_S, _HEIGHT_PX = 4.0, 256
-_LONGEST_BODY = 1000
 
 
 def last_seconds(episode: Episode) -> bytes:
@@ -97,14 +95,7 @@ class _Handler(PageHandler):
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
-    def do_POST(self) -> None:
-        try:
-            length = int(self.headers.get("Content-Length", 0))
-            if self.path != "/answer" or not 0 <= length <= _LONGEST_BODY:
-                raise ValueError("unknown address or too long")
-            message = parse_json(self.rfile.read(length))
-            self.queue.answer(message["name"], message["key"])
-        except (ValueError, KeyError, TypeError):
-            self.send_error(HTTPStatus.BAD_REQUEST)
-            return
-        self.answer(b"{}", "application/json")
+    def take(self, message: Any) -> dict[str, Any]:
+        """Take an answer; return the next question."""
+        self.queue.answer(message["name"], message["key"])
+        return self.queue.next()

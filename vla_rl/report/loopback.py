@@ -1,15 +1,19 @@
 """A web server on the loopback, for pages of this machine only."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
+from typing import Any
 
 from vla_rl.core.errors import UserError, one_line
+from vla_rl.core.json_files import parse_json
 
 HOST = "127.0.0.1"
+_LONGEST_MESSAGE = 10_000  # bytes
 
 
 class PageHandler(BaseHTTPRequestHandler):
@@ -27,6 +31,26 @@ class PageHandler(BaseHTTPRequestHandler):
             return True
         self.send_error(HTTPStatus.FORBIDDEN)
         return False
+
+    def do_POST(self) -> None:
+        """Take a message of the page. One that is no message is refused."""
+        try:
+            length = int(self.headers.get("Content-Length", 0))
+            if not 0 <= length <= _LONGEST_MESSAGE:
+                raise ValueError("too long")
+            reply = self.take(parse_json(self.rfile.read(length)))
+        except (ValueError, KeyError, TypeError):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        self.answer(json.dumps(reply).encode(), "application/json")
+
+    def take(self, message: Any) -> Any:
+        """Take a message of the page, and return the reply, both as JSON.
+
+        Raises:
+            ValueError, KeyError, TypeError: If it is no message of this page.
+        """
+        raise ValueError(f"{self.path} takes no message, and got {message!r}")
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -115,6 +115,26 @@ def test_a_world_that_is_stuck_is_reset_by_hand_and_counted(config: RunConfig, t
     worker.close()
 
 
+def test_a_killed_process_keeps_the_names_of_its_further_attempts(config: RunConfig, tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", patience=1)
+    practice = [
+        replace(job, episode_id=f"round001-{index:05d}", policy=tmp_path, collects=True)
+        for index, job in enumerate(jobs(run, 0, 2))
+    ]
+    worker = SimulatorWorker(config, policy=Still(), run=run)
+    assert len([*worker.run(practice[:1])]) == 1
+    world = (run / "world.npy").read_bytes()
+    assert len([*worker.run(practice[1:])]) == 1
+    worker.close()
+    (run / "episodes" / "episodes" / "round001-00001.zarr.zip").unlink()  # as if it had been killed before
+    (run / "world.npy").write_bytes(world)
+    worker = SimulatorWorker(config, policy=Still(), run=run)
+    assert len([*worker.run(practice[1:])]) == 1
+    worker.close()
+    again = [f"round001-00001-again{number:02d}" for number in range(2)]
+    assert EpisodeStore(run / "episodes").ids() == ["round001-00000", "round001-00001", *again]
+
+
 def test_an_evaluation_begins_at_its_own_start(config: RunConfig, tmp_path: Path) -> None:
     run = begin(tmp_path / "run")
     worker = SimulatorWorker(config, policy=Still(), run=run)

@@ -135,11 +135,12 @@ class SecondTask:
         if self.world is None:  # the first attempt of all: the scene has just been set up
             return
         other = next(each for each in self._robots if each != task)
+        first = self._count(f"{name}-again")  # a killed process may have played some
         for number in range(self.patience):
             if self._is_done(other):
                 return
             helps = task if number % 2 and not self._is_done(task) else other
-            play(helps, f"{name}-again{number:02d}")
+            play(helps, f"{name}-again{first + number:02d}")
         if not self._is_done(other):
             logger.warning("%s: stuck after %d further attempts; the world is reset by hand", name, self.patience)
             self.world = None
@@ -157,6 +158,10 @@ class SecondTask:
         env = _env(self._robots[task])
         env.set_state(self.world)
         return bool(env.is_success())
+
+    def _count(self, prefix: str) -> int:
+        entries = map(json.loads, (self._run / _LOG).read_text().splitlines())
+        return sum(entry.get("episode", "").startswith(prefix) for entry in entries)
 
     def _log(self, entry: dict[str, Any]) -> None:
         with (self._run / _LOG).open("a") as file:

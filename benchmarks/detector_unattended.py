@@ -1,7 +1,8 @@
 """Practice without a hand: the policy puts a cube into a tray, and takes it out again.
 
-The second task is examples/own_reset. The environment resets the world once, before the first demonstration. Then every
-attempt begins where the one before has ended. A reset by hand would be one of the simulator's, and is counted.
+The second task is examples/own_reset. The environment resets the world once, before the first demonstration. Then the
+world of an attempt is that of the one before, and only the arms go home. A reset by hand would be one of the
+simulator's, and is counted.
 """
 
 import json
@@ -18,7 +19,7 @@ _STUCK = 3  # failed attempts in a row
 _EVERY = 50  # attempts of the forward task per reported share
 SETTINGS = ["--config", "imagined", "algorithm=filtered_bc", f"task.env={FORWARD}", f"task.also=[{BACKWARD}]"]
 SETTINGS += ["policy.text.film=true", "workers=0", "environments_per_worker=1", "torch_threads=1"]
-SETTINGS += ["budget.demonstrations=24", "budget.episodes_per_round=150", "budget.steps_per_round=100"]
+SETTINGS += ["budget.demonstrations=32", "budget.episodes_per_round=150", "budget.steps_per_round=100"]
 SETTINGS += ["budget.supervised_steps=400", "budget.rounds=4", "budget.checkpoint_every=50"]
 SETTINGS += ["budget.evaluation_episodes=20"]
 
@@ -35,7 +36,7 @@ def practiced(runs: Path, seed: int) -> dict[str, Any]:
 
 def arguments(seed: int) -> list[str]:
     """Return the arguments of the run."""
-    return ["train", "--seed", str(seed), *SETTINGS, "--resets"]
+    return ["train", "--seed", str(seed), *SETTINGS, "--resets", "patience=20"]
 
 
 def scores(entries: list[dict[str, Any]]) -> dict[str, Any]:

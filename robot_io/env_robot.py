@@ -51,8 +51,8 @@ class EnvRobot:
             camera must be ``render()``, or the environment able to leave them out (``drawing``, ``draw_now``, see
             `sim.interface.CameraEnv`).
         disturbance: what the sensors say goes through it, see `robot_io.faults`; None: they are sound.
-        begin_at: State of the world in which the next `reset` begins, if the environment takes
-            ``options={"state": ...}``; None: at a start that the environment draws.
+        world: State from which the world goes on at the next `reset`, if the environment takes
+            ``options={"world": ...}``; None: the environment draws a start.
 
     Raises:
         UserError: if the environment's spaces or metadata do not fit.
@@ -99,7 +99,7 @@ class EnvRobot:
         self.success: bool | None = None
         self.judged = False
         self.draws_always = True
-        self.begin_at: Any = None
+        self.world: Any = None
         self._leaves_out = all(hasattr(env.unwrapped, name) for name in ("drawing", "draw_now"))
 
     @property
@@ -130,7 +130,7 @@ class EnvRobot:
             self.env.unwrapped.drawing = self.draws_always
         self._seed, self._tick = seed, 0
         with self._errors_of("reset"):
-            options = None if self.begin_at is None else {"state": self.begin_at}
+            options = None if self.world is None else {"world": self.world}
             self._raw, _ = self.env.reset(seed=seed, options=options)
         self.reader.check(self._raw)
         self.task, _ = read_sentence(self.env, self._declared)

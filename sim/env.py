@@ -23,6 +23,7 @@ from vla_rl.core.errors import UserError
 CONTROL_HZ = 20
 CHANNELS = ("x", "y", "z", "grip")  # of one arm: its grip point and the gripper's opening
 CHANNELS_PER_ARM = len(CHANNELS)
+_CLEAR_HEIGHT = 0.14  # m, of a hand above everything on the table
 _STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
@@ -88,15 +89,18 @@ class TabletopEnv(CameraEnv):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Begin an episode at a new start, or at ``options["state"]``, a state of this world (`get_state`)."""
+        """Begin an episode at a new start. With ``options={"world": state}`` the world goes on from a state that
+        `get_state` gave: nothing is placed, and the arms go home by themselves.
+        """
         super().reset(seed=seed, options=options)
-        if options is not None and "state" in options:
-            self.set_state(options["state"])
+        start = self._home.copy()
+        start[:, :3] += self.np_random.uniform(-0.012, 0.012, (len(self.arms), 3))
+        if options is not None and "world" in options:
+            self.set_state(options["world"])
+            self._go_home(start)
             self.elapsed_steps = 0
             return self._observe(), {"is_success": self.is_success()}
         mujoco.mj_resetData(self.model, self.data)
-        start = self._home.copy()
-        start[:, :3] += self.np_random.uniform(-0.012, 0.012, (len(self.arms), 3))
         self._qpos[self._axes] = start[:, :3]
         self._qpos[self._fingers] = FINGER_REACH
         self._ctrl[:] = start.reshape(-1)
@@ -104,6 +108,19 @@ class TabletopEnv(CameraEnv):
         mujoco.mj_forward(self.model, self.data)
         self.elapsed_steps = 0
         return self._observe(), {"is_success": False}
+
+    def _go_home(self, home: NDArray[np.float64]) -> None:
+        """Open the grippers, lift the arms and bring them home [arms, 4], as a robot does before an attempt."""
+        here = self._ctrl.reshape(-1, CHANNELS_PER_ARM).copy()
+        opened = here.copy()
+        opened[:, -1] = GRIPPER_OPENING_MAX
+        lifted = np.maximum(opened, (-1.0, -1.0, _CLEAR_HEIGHT, 0.0))
+        for goal, ticks in ((opened, 10), (lifted, 20), (home, 30)):
+            for share in np.arange(1, ticks + 1) / ticks:
+                self._ctrl[:] = (here + share * (goal - here)).reshape(-1)
+                mujoco.mj_step(self.model, self.data, self.n_substeps)
+            here = goal
+        self._locate()
 
     def step(self, action: NDArray[np.float32]) -> StepResult:
         np.minimum(np.maximum(action, self._low), self._high, out=self._ctrl)

@@ -109,7 +109,7 @@ class SecondTask:
     Args:
         run: Run folder of `choose_resets`.
         robots: Both tasks as robots. Their environments have ``get_state``, ``set_state`` and ``is_success``, and
-            take ``options={"state": ...}`` at a reset.
+            take ``options={"world": STATE}`` at a reset.
 
     Attributes:
         world: State in which the last attempt ended; None: the simulator draws a start.
@@ -122,7 +122,7 @@ class SecondTask:
         for name, robot in robots.items():
             if missing := [each for each in ("get_state", "set_state", "is_success") if not hasattr(_env(robot), each)]:
                 raise UserError(
-                    f"--resets lets {name} begin at a state, and its environment lacks {', '.join(missing)}. Add them, "
+                    f"--resets lets a world go on, and the environment of {name} lacks {', '.join(missing)}. Add them, "
                     "or leave --resets out"
                 )
         self.patience = load_config(ResetConfig, run / _CONFIG).patience

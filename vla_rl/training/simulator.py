@@ -150,7 +150,7 @@ class SimulatorWorker:
             version = own if job.version is None else job.version
         simulator.robot.draws_always = job.pictures or getattr(policy, "n_obs_steps", 1) > 1  # it reads the past too
         for seed in job.seeds:
-            simulator.robot.begin_at = None if world is None else world.world
+            simulator.robot.world = None if world is None else world.world
             _, episode = simulator.attempts.run(source, job.episode_id, seed, version, origin=origin)
             if world is not None:
                 world.note(job.task, job.episode_id, episode.success)

@@ -113,6 +113,8 @@ def test_the_page_asks_about_what_waits_and_what_comes_later(store: EpisodeStore
         first = ask(address)
         assert (first["name"], first["left"], first["task"]) == ("e0", 3, "push")
         assert base64.b64decode(first["film"]).startswith(b"GIF8")
+        with urllib.request.urlopen(f"{address}question?shown=e0") as found:
+            assert json.loads(found.read()) == {"name": "e0", "left": 3}, "a film that is shown is not made again"
         for key in "sn":
             ask(address, {"name": ask(address)["name"], "key": key})
         ask(address, {"name": "e3", "key": "f"})

@@ -53,15 +53,21 @@ class QuestionQueue:
         if self._names == []:
             self.done.set()
 
-    def next(self) -> dict[str, Any]:
-        """Return what the page shows of the oldest question: its name, its film in base64, and how many are left."""
+    def next(self, shown: str = "") -> dict[str, Any]:
+        """Return what the page shows of the oldest question: its name, how many are left, its film in base64.
+
+        A page that shows it already gets no film: it asks every two seconds, beside practice on the same machine.
+        """
         with self._lock:
             waiting = open_questions(self._store) if self._names is None else self._names
             if not waiting:
                 return {"name": "", "left": 0}
+            question = {"name": waiting[0], "left": len(waiting)}
+            if waiting[0] == shown:
+                return question
             episode = self._store.read(waiting[0])
         film = base64.b64encode(last_seconds(episode)).decode() if episode.images else ""
-        return {"name": waiting[0], "left": len(waiting), "task": episode.task, "film": film}
+        return {**question, "task": episode.task, "film": film}
 
     def answer(self, name: str, key: str) -> None:
         """Label an episode. Raises KeyError for another key, ValueError for an episode that was not asked."""
@@ -88,10 +94,11 @@ class _Handler(PageHandler):
     queue: QuestionQueue
 
     def do_GET(self) -> None:
-        if self.path == "/":
+        address, _, shown = self.path.partition("?shown=")
+        if address == "/":
             self.answer_page("vla_rl.acting", "questions.html")
-        elif self.path == "/question":
-            self.answer(json.dumps(self.queue.next()).encode(), "application/json")
+        elif address == "/question":
+            self.answer(json.dumps(self.queue.next(shown)).encode(), "application/json")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 

@@ -24,6 +24,8 @@ DETECTOR = "detector "
 """What the author of a detector's label begins with."""
 HIDDEN = "hidden"
 """Author of the edit that hides a recorded outcome from the learner, in simulation."""
+_LEAST_AUDITED = 5  # successes of a round
+_RECENT = 20  # audited successes by which the detector is trusted
 
 
 @dataclass(frozen=True)
@@ -32,14 +34,15 @@ class LabelConfig:
 
     Attributes:
         answers: Number of first answers, before the first detector; where no round is labeled by hand.
-        audit_share: Share of the episodes that the detector is sure of and that are asked all the same.
+        audit_share: Share of the episodes that are asked although the detector is sure, with at least five successes
+            of a round. 0: no audit.
         by_hand_rounds: Number of first practice rounds whose episodes are all asked.
         simulated_person: In simulation: hide the recorded outcomes, and answer every question with them at once.
         wrong_answers: Share of the failures that the simulated person calls successes.
         most_asked: Share of a round's episodes that the detector may be unsure of. Above it, practice stops: the scene
             has changed, or the policy does what no label has shown.
-        most_wrong: Share of the audited successes that may be failures. Above it, from two on, practice stops: the
-            policy fools the detector.
+        most_wrong: Share of the last 20 audited successes that may be failures. Above it, from two on, practice stops:
+            the policy fools the detector.
     """
 
     answers: int = 40
@@ -160,23 +163,34 @@ class Labeling:
             elif before is not judgment.success or not authors[name].startswith(DETECTOR):
                 self.store.label(name, judgment.success, DETECTOR + detector.name)
                 judged.append(name)
-        audits = [name for name in judged if name in names and _chosen(name, self.config.audit_share)]
+        audits = self._audits([name for name in judged if name in names])
         self.ask(asked, DETECTOR + detector.name)
         self.ask(audits, f"{DETECTOR}audit")
         return Labeled(tuple(judged), (*asked, *audits), detector)
+
+    def _audits(self, judged: Sequence[str]) -> list[str]:
+        """Return a random share of the episodes, and at least a few of the successes among them."""
+        if not self.config.audit_share:
+            return []
+        successes = [name for name in judged if self.store.read_header(name).success]
+        least = sorted(successes, key=_random)[:_LEAST_AUDITED]
+        return [name for name in judged if _random(name) < self.config.audit_share or name in least]
 
     def audit(self) -> dict[str, float]:
         """Return how often the detector was wrong where a person answered after it.
 
         Returns:
-            Numbers ``audited`` and ``wrong_successes``. Shares ``false_success`` and ``false_failure``, of the audited
-            successes and failures.
+            Number ``audited``. Shares ``false_success`` and ``false_failure``, of the audited successes and failures.
         """
-        pairs = [pair for name in self.store.ids() if (pair := _audited(self.store, name)) is not None]
+        pairs = self._audited()
         wrong = {said: [answer is not said for found, answer in pairs if found is said] for said in (True, False)}
         shares = {said: float(np.mean(errors)) if errors else 0.0 for said, errors in wrong.items()}
-        counts = {"audited": len(pairs), "wrong_successes": sum(wrong[True])}
-        return {**counts, "false_success": shares[True], "false_failure": shares[False]}
+        return {"audited": len(pairs), "false_success": shares[True], "false_failure": shares[False]}
+
+    def _audited(self) -> list[tuple[bool, bool]]:
+        """Return judgments of the detector with the answers that followed, the newest answer last."""
+        found = [each for name in self.store.ids() if (each := _audited(self.store, name)) is not None]
+        return [(said, answer) for _, said, answer in sorted(found)]
 
     def check(self, labeled: Labeled, episodes: int) -> None:
         """Stop practice on a detector that is no longer to be trusted.
@@ -186,18 +200,20 @@ class Labeling:
             episodes: Number of episodes that it was given.
 
         Raises:
-            FooledError: If it asks too often, or was wrong too often where a person looked.
+            FooledError: If it asks too often, or was wrong too often where a person looked. Then, the successes that it
+                has just given are questions.
         """
-        asked, audit = len(labeled.asked), self.audit()
+        asked, wrong = len(labeled.asked), [not answer for said, answer in self._audited() if said][-_RECENT:]
         if asked > self.config.most_asked * episodes:
             raise FooledError(
                 f"the detector asks about {asked} of {episodes} episodes, more than outcomes.most_asked="
                 f"{self.config.most_asked:g}. Look at the scene, answer the questions, then resume"
             )
-        if audit["wrong_successes"] >= 2 and audit["false_success"] > self.config.most_wrong:
+        if sum(wrong) >= 2 and sum(wrong) > self.config.most_wrong * len(wrong):
+            self.ask([name for name in labeled.judged if self.store.read_header(name).success], f"{DETECTOR}audit")
             raise FooledError(
-                f"{audit['wrong_successes']} audited successes were failures ({audit['false_success']:.0%}), more than "
-                f"outcomes.most_wrong={self.config.most_wrong:g}. Label the round by hand, then resume"
+                f"{sum(wrong)} of the last {len(wrong)} audited successes were failures, more than outcomes.most_wrong="
+                f"{self.config.most_wrong:g}. All successes are questions again. Answer them, then resume"
             )
 
     def _reader(self) -> PolicyFeatures:
@@ -232,23 +248,23 @@ def _is_persons(author: str) -> bool:
     return bool(author) and not author.startswith((DETECTOR, HIDDEN))
 
 
-def _chosen(name: str, share: float) -> bool:
-    """Return whether an episode belongs to a random share; the same in every process."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32 < share
+def _random(name: str) -> float:
+    """Return a number from 0 to 1; the same in every process."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
 
 
 def _is_audit(store: EpisodeStore, name: str) -> bool:
     return store.edit_log(name).labeler == f"{DETECTOR}audit"
 
 
-def _audited(store: EpisodeStore, name: str) -> tuple[bool, bool] | None:
-    """Return the judgment of the detector and the answer of the person; None without both."""
+def _audited(store: EpisodeStore, name: str) -> tuple[str, bool, bool] | None:
+    """Return the time of a person's answer, the detector's judgment before it, and the answer; None without both."""
     entries = [entry for entry in store.edit_log(name).entries if "success" in entry.new]
     judged = [entry.new["success"] for entry in entries if entry.user.startswith(DETECTOR)]
     sure = [outcome for outcome in judged if outcome is not None]
     if not sure or not _is_persons(entries[-1].user) or entries[-1].new["success"] is None:
         return None
-    return bool(sure[-1]), bool(entries[-1].new["success"])
+    return entries[-1].time, bool(sure[-1]), bool(entries[-1].new["success"])
 
 
 def recorded_outcome(store: EpisodeStore, wrong_answers: float = 0.0) -> Callable[[str], bool | None]:
@@ -261,6 +277,6 @@ def recorded_outcome(store: EpisodeStore, wrong_answers: float = 0.0) -> Callabl
 
     def answer(name: str) -> bool | None:
         success: bool | None = store.recording(name).values["success"]
-        return True if success is False and _chosen(f"wrong {name}", wrong_answers) else success
+        return True if success is False and _random(f"wrong {name}") < wrong_answers else success
 
     return answer

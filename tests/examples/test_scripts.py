@@ -66,6 +66,9 @@ BRIEF_PROXY = {
     "learning.dynamics.steps": 2,
     "learning.value.steps": 2,
     "learning.branches.updates": 1,
+    "policy.net.vision.widths": [8, 16],
+    "policy.net.expert.width": 32,
+    "policy.net.expert.layers": 1,
 }
 
 

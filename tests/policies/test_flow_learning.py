@@ -13,6 +13,7 @@ from vla_rl.policies.base import Indicator, PolicyBatch
 from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, TextConfig, VisionConfig
 
 BLIND = VisionConfig(widths=(4,), kernels=(8,), strides=(8,), keypoints=2)
+SIZE = 32  # of a batch of training
 DrawBatch = Callable[[FlowVLA, torch.Generator], tuple[PolicyBatch, Tensor]]
 
 
@@ -45,7 +46,7 @@ def sample(model: FlowVLA, batch: PolicyBatch, committed: Tensor | None = None) 
     return model.sample(prefix, noise, committed, steps=10)
 
 
-def two_modes(model: FlowVLA, generator: torch.Generator, size: int = 64) -> PolicyBatch:
+def two_modes(model: FlowVLA, generator: torch.Generator, size: int = SIZE) -> PolicyBatch:
     """Every chunk stays at (1, -1) or at (-1, 1), by a coin."""
     sign = torch.randint(0, 2, (size, 1, 1), generator=generator) * 2.0 - 1.0
     actions = sign * torch.tensor([1.0, -1.0]).expand(size, model.config.horizon, 2)
@@ -75,7 +76,7 @@ def test_both_modes_are_sampled_as_often_as_they_weigh(positive_weight: float) -
 @pytest.mark.slow
 def test_a_committed_prefix_decides_the_mode() -> None:
     model = make_model(vision=BLIND, flow_samples=4, prefix_max=3)
-    train(model, lambda model, generator: (two_modes(model, generator), torch.ones(64)), 200)
+    train(model, lambda model, generator: (two_modes(model, generator), torch.ones(SIZE)), 200)
     for sign in (1.0, -1.0):
         committed = sign * torch.tensor([1.0, -1.0]).expand(64, 2, 2)
         chunks = sample(model, blank_batch(model, torch.zeros(64, 8, 2)), committed)
@@ -90,7 +91,7 @@ def test_the_indicator_decides_between_good_and_bad() -> None:
         batch = two_modes(model, generator)
         good = batch.actions[:, 0, 0] > 0
         batch.indicator = torch.where(good, int(Indicator.POSITIVE), int(Indicator.NEGATIVE))
-        return batch, torch.ones(64)
+        return batch, torch.ones(SIZE)
 
     train(model, draw, 200)
     batch = blank_batch(model, torch.zeros(128, 8, 2))
@@ -112,7 +113,7 @@ def test_the_sentence_decides_between_two_tasks() -> None:
         batch = two_modes(model, generator)
         chosen = (batch.actions[:, 0, 0] > 0).long()
         batch.text = model.tokenize(sentences)[chosen]
-        return batch, torch.ones(64)
+        return batch, torch.ones(SIZE)
 
     train(model, draw, 200)
     for index, sign in ((0, -1.0), (1, 1.0)):
@@ -130,7 +131,7 @@ def test_a_place_in_the_image_becomes_a_place_to_go() -> None:
         vision=vision, flow_samples=4, expert=ExpertConfig(width=32, layers=2, heads=2, actions_per_token=8)
     )
 
-    def draw(model: FlowVLA, generator: torch.Generator, size: int = 64) -> tuple[PolicyBatch, Tensor]:
+    def draw(model: FlowVLA, generator: torch.Generator, size: int = SIZE) -> tuple[PolicyBatch, Tensor]:
         corner = torch.randint(0, 13, (size, 2), generator=generator)
         batch = blank_batch(model, ((corner - 6.0) / 6.0)[:, None].repeat(1, 8, 1))
         for index, (y, x) in enumerate(corner.tolist()):

@@ -265,6 +265,7 @@ def test_no_message_brings_the_server_down(frame: bytes) -> None:
         Session(Counting(), INTERFACE, 0).answer(frame)
 
 
+@pytest.mark.slow
 def test_sigterm_ends_it_after_the_answer_that_is_due(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "vla_rl.cli.main", "serve", HERE, "--port", "0"]
     environment = {**os.environ, "PYTHONPATH": f"{Path(__file__).parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
@@ -285,6 +286,7 @@ def test_sigterm_ends_it_after_the_answer_that_is_due(tmp_path: Path) -> None:
         assert "Traceback" not in rest, rest
 
 
+@pytest.mark.slow
 def test_a_robot_in_real_time_never_waits_for_a_server_with_faults(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

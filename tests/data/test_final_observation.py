@@ -96,6 +96,7 @@ def test_a_source_that_was_imported_without_it_is_not_imported_twice(tmp_path: P
     assert episode_digest(store.read("bag-000000.2")) != episode_digest(episode)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of lerobot's imports
 def test_a_lerobot_dataset_keeps_it_beside_its_rows(
     store: EpisodeStore, tmp_path: Path, caplog: pytest.LogCaptureFixture

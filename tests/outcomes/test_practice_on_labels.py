@@ -25,6 +25,7 @@ def train(*arguments: str) -> int:
     return main(["train", *arguments])
 
 
+@pytest.mark.slow
 def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path) -> None:
     run = tmp_path / "run"
     tiny = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]

@@ -154,7 +154,7 @@ def test_a_sentence_names_one_of_several_objects_of_the_same_picture() -> None:
     expert = ExpertConfig(width=48, layers=2, heads=2, actions_per_token=8)
     model = make_model(vision=vision, text=text, flow_samples=4, expert=expert)
 
-    def draw(model: FlowVLA, generator: torch.Generator, size: int = 64) -> tuple[PolicyBatch, Tensor]:
+    def draw(model: FlowVLA, generator: torch.Generator, size: int = SIZE) -> tuple[PolicyBatch, Tensor]:
         lanes = torch.stack([torch.randperm(3, generator=generator) for _ in range(size)])  # of every color
         named = torch.randint(0, 3, (size,), generator=generator)
         goal = lanes[torch.arange(size), named] - 1.0

@@ -22,6 +22,7 @@ ROUNDS, EPISODES = 10, 16  # of the adversary
 _ELITE, _STD = 4, 0.4  # episodes with the largest reward; first standard deviation, of that of the actions
 _THIRD_TICKS = 40
 _FIRST_SEED = 500_000
+_COMMAND = "python -m benchmarks detector --parts fooled --seeds 0"
 
 
 class Moved:
@@ -133,7 +134,7 @@ def table(result: dict[str, Any]) -> str:
     """Markdown: a row per round of the adversary."""
     cells = [cell for cell in result["cells"] if cell["part"] == "fooled"]
     if not cells:
-        return ""
+        return f"Not measured yet: `{_COMMAND}`."
     lines = ["| seed, round | mean probability | true successes | called success, of these wrong | asked |"]
     lines += ["|---|---|---|---|---|"]
     for cell in cells:
@@ -149,6 +150,6 @@ def table(result: dict[str, Any]) -> str:
         "",
         f"Of all episodes of the adversary, {share['fooled_percent']:.1f}% are failures that the detector called "
         f"successes: {share['fooled_percent_of_called']:.1f}% of its successes. {origin(cells)} Command: "
-        "`python -m benchmarks detector --parts fooled --seeds 0`.",
+        f"`{_COMMAND}`.",
     ]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ from benchmarks.runs import evaluations, run_verb
 
 FORWARD, BACKWARD = "vla_rl/PickPlace-v0", "own_reset:PutBack-v0"
 _EXAMPLE = Path(__file__).parents[1] / "examples" / "own_reset"
+_COMMAND = "python -m benchmarks detector --parts unattended --seeds 0"
 _STUCK = 3  # failed attempts in a row
 _EVERY = 50  # attempts of the forward task per reported share
 SETTINGS = ["--config", "imagined", "algorithm=filtered_bc", f"task.env={FORWARD}", f"task.also=[{BACKWARD}]"]
@@ -98,7 +99,9 @@ def figures(cells: list[dict[str, Any]]) -> dict[str, float]:
 def table(result: dict[str, Any]) -> str:
     """Markdown: success per 50 attempts of each task, then what freed the world."""
     cells = [cell for cell in result["cells"] if cell["part"] == "unattended"]
-    columns = max((len(cell["forward_success"]) for cell in cells), default=0)
+    if not cells:
+        return f"Not measured yet: `{_COMMAND}`."
+    columns = max(len(cell["forward_success"]) for cell in cells)
     heads = [f"{_EVERY * column + 1} to {_EVERY * (column + 1)}" for column in range(columns)]
     lines = [f"| success in attempts | {' | '.join(heads)} |", "|---" * (columns + 1) + "|"]
     for cell in cells:
@@ -114,5 +117,4 @@ def table(result: dict[str, Any]) -> str:
             f"forward task ended that {freed['forward']} times, the backward task {freed['backward']} times, a "
             f"hand {freed['hand']} times.",
         ]
-    command = "python -m benchmarks detector --parts unattended"
-    return "\n".join([*lines, "", f"{origin(cells)} Command: `{command} --seeds 0`."] if cells else [])
+    return "\n".join([*lines, "", f"{origin(cells)} Command: `{_COMMAND}`."])

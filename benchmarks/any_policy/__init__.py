@@ -28,6 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--openpi", type=Path, help=f"Python of an environment with openpi's packages: {_OPENPI}")
     parser.add_argument("--waits", type=int, metavar="TICKS", help="ticks in real time with a slow remote base policy")
     parser.add_argument("--decide", type=int, metavar="COUNT", help="decisions that are timed beside the base policy")
+    parser.add_argument(
+        "--smolvla", type=int, metavar="EPISODES", help="SmolVLA at full size, with EPISODES for its proxy"
+    )
     parser.add_argument("--distill", type=Path, metavar="RUN", help="distill anew in two rounds of a run of --gain")
 
 
@@ -96,13 +99,26 @@ def _decide(options: argparse.Namespace) -> dict[str, Any]:
     return {"proxy_encode_ms": found["ort_encode_ms"], "decide_ms": found["ort_decide_ms"], "decision": found}
 
 
-_PARTS = {"gain": _gain, "serve": _serve, "waits": _waits, "decide": _decide, "distill": _distill}
+def _smolvla(options: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks.any_policy import smolvla
+
+    found = smolvla.measure(options.smolvla)
+    return {"smolvla_runs": int(found["served"]), "smolvla": found}
+
+
+_PARTS = {"gain": _gain, "serve": _serve, "waits": _waits, "decide": _decide, "distill": _distill, "smolvla": _smolvla}
 
 
 def table(result: dict[str, Any]) -> str:
     """Markdown of all parts that have been measured."""
     parts = [gain.table(result["gain_cells"])] if result.get("gain_cells") else []
-    tables = {"waits": of_waits, "decide": of_decision, "distill": of_distillation, "serve": of_servers}
+    tables = {
+        "waits": of_waits,
+        "decide": of_decision,
+        "distill": of_distillation,
+        "serve": of_servers,
+        "smolvla": of_smolvla,
+    }
     return "\n\n".join([*parts, *(tables[name](result) for name in tables if name in result.get("measured", {}))])
 
 
@@ -135,6 +151,17 @@ def of_distillation(result: dict[str, Any]) -> str:
         numbers = f"{row['frames']} | {row['steps']} | {row['cpu_s']:.0f} | {100 * row['unexplained']:.1f} %"
         lines.append(f"| {row['proxy']} | {numbers} |")
     return "\n".join([*lines, "", _origin(result, "distill")])
+
+
+def of_smolvla(result: dict[str, Any]) -> str:
+    """Markdown: a policy of 450 million weights, step by step."""
+    found = result["smolvla"]
+    lines = ["| step | CPU seconds | peak memory, GB |", "|---|---|---|"]
+    lines += [f"| {row['step']} | {row['cpu_s']:.0f} | {row['peak_gb']:.1f} |" for row in found["rows"]]
+    proxy = f"{found['base_asked'] + found['base_known']:.0f} observations for the proxy"
+    sizes = f"{found['weights_mb']:.0f} MB of weights, {found['adapters_mb']:.1f} MB of adapters"
+    described = f"{found['parameters'] / 1e6:.0f} million weights; {sizes}; {proxy}."
+    return "\n".join([*lines, "", f"{described} {_origin(result, 'smolvla')}"])
 
 
 def of_servers(result: dict[str, Any]) -> str:

@@ -82,6 +82,7 @@ ELSEWHERE = {
     r"lerobot-rollout\b": "tests/policies/test_lerobot_rollout.py",
     r"python examples/scripts/improve_": "tests/examples/test_scripts.py",
     r"vla-rl train .*policy.kind=proxy": "tests/training/test_proxy_run.py",
+    r"vla-rl export runs/improved": "tests/deploy_trt/test_proxied_export.py",
     r"vla-rl play\b": "tests/cli/test_play.py",
     r"vla-rl serve\b": "tests/acting/test_serve.py",
     r"vla-rl rollout openpi://": "tests/acting/test_serve.py",

@@ -1,6 +1,7 @@
 """SmolVLA at full size, with random weights, through all that is done with a base policy."""
 
 import contextlib
+import importlib
 import tempfile
 import time
 from collections.abc import Iterator
@@ -105,27 +106,22 @@ def _describe(folder: Path) -> None:
     """Write lerobot's description of a new SmolVLA, with a language model of full size and a tokenizer of few words."""
     from lerobot.policies.smolvla.configuration_smolvla import SmolVLAConfig
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import (
-        PreTrainedTokenizerFast,
-        SmolVLMConfig,
-        SmolVLMImageProcessor,
-        SmolVLMProcessor,
-        SmolVLMVideoProcessor,
-    )
 
+    transformers: Any = importlib.import_module("transformers")  # its types lag behind it
     words = Tokenizer(models.WordLevel({"<pad>": 0, "<unk>": 1, "peg": 2, "socket": 3}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     names = {"image_token": "<image>", "fake_image_token": "<fake_token_around_image>"}
     names |= {"global_image_token": "<global-img>", "end_of_utterance_token": "<end_of_utterance>"}
-    tokenizer = PreTrainedTokenizerFast(
+    tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="<pad>", unk_token="<unk>", extra_special_tokens=names
     )
     model = folder / "vlm"
-    SmolVLMConfig(vision_config=_VISION, text_config=_TEXT, scale_factor=4, pad_token_id=2).save_pretrained(model)
-    SmolVLMProcessor(
-        image_processor=SmolVLMImageProcessor(),
+    config = transformers.SmolVLMConfig(vision_config=_VISION, text_config=_TEXT, scale_factor=4, pad_token_id=2)
+    config.save_pretrained(model)
+    transformers.SmolVLMProcessor(
+        image_processor=transformers.SmolVLMImageProcessor(),
         tokenizer=tokenizer,
-        video_processor=SmolVLMVideoProcessor(),
+        video_processor=transformers.SmolVLMVideoProcessor(),
         image_seq_len=64,
     ).save_pretrained(model)
     SmolVLAConfig(vlm_model_name=str(model), device="cpu", **_QUICK)._save_pretrained(folder)

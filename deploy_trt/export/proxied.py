@@ -1,5 +1,6 @@
 """What improves a base policy, as graphs: ``prefix`` gives the features of its proxy, ``selection`` is residual and
-critic. The base policy stays where it is: on a server, or a class on the robot's computer.
+critic. A base policy in a folder is exported into a folder beside them. Others stay where they are: on a server, or a
+class on the robot's computer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,18 +14,21 @@ from torch import Tensor, nn
 from deploy_trt.export.deployment import NOT_WRITTEN, random_observations, save_deployment, text_info
 from deploy_trt.export.graph import GraphSpec
 from deploy_trt.export.selection import selection_spec
-from deploy_trt.runtime.manifest import BaseInfo, Manifest, SamplerInfo, normalization_of
+from deploy_trt.runtime.manifest import BASE_FOLDER, BaseInfo, Manifest, SamplerInfo, normalization_of
 from deploy_trt.runtime.refresh import read_critic
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.files import digest_of
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.types import Observation
 from vla_rl.policies.base import flat_features
 from vla_rl.policies.best_of_n import BestOfN, best_index
 from vla_rl.policies.checkpoint import load_selector
+from vla_rl.policies.lerobot_adapter import LeRobotModel
+from vla_rl.policies.lerobot_adapter.losses import recorded
 from vla_rl.policies.named import is_name
 
 
@@ -53,18 +57,16 @@ def export_proxied(
     """Export proxy, residual and critic of a policy behind a proxy.
 
     Args:
-        model: The `vla_rl.policies.proxy.ProxiedPolicy`, on the CPU. Its base policy has a name.
+        model: The `vla_rl.policies.proxy.ProxiedPolicy`, on the CPU.
         folder, meta, observations, policy_folder: As of `export_flow_vla`.
         precision, unrolled: Not to choose: float32, two graphs.
 
     Raises:
         CheckpointError: If the critic is damaged.
-        UserError: If the policy has no critic, or its base policy lies in a folder.
+        UserError: If the policy has no critic, or its base policy has no exporter, or samples noise of torch alone.
     """
     del precision, unrolled
     base = model.config.base
-    if not is_name(base):
-        raise ConfigError(f"policy.base={base} is a folder; serve it, and practice with policy.base=openpi://HOST:PORT")
     if policy_folder is None or (critic := read_critic(policy_folder)) is None:
         raise UserError(f"the policy has no critic that would improve {base}; use {base} itself")
     selector = load_selector(policy_folder / CRITIC_FOLDER, model)
@@ -84,13 +86,35 @@ def export_proxied(
         sampler=SamplerInfo("base", width=spec.action_dim, horizon=model.horizon),
         provides=(),
         selection=critic[0],
-        base=BaseInfo(base, model.config.draws, model.n_obs_steps),
+        base=BaseInfo(base, model.config.draws, model.n_obs_steps) if is_name(base) else _export_base(model, folder),
         source={"meta": dict(meta), "config": config_to_dict(model.config)},
     )
     probes = _probes(model, selector, Normalization(manifest.state), observations)
     inputs = {name.removeprefix("input."): torch.from_numpy(probes[name][:1]) for name in probes if "input." in name}
     prefix = GraphSpec("prefix", FeaturesGraph(model), inputs, ["features"]).export()
     return save_deployment(folder, manifest, [prefix, selection_spec(model, selector).export()], probes)
+
+
+def _export_base(model: Any, folder: Path) -> BaseInfo:
+    """Export a base policy in a folder. The noise that a flow of lerobot begins with is that of torch's generator."""
+    from deploy_trt.export.policies import export_policy  # which exports by this module
+
+    base, draws = model.base.model, model.config.draws
+    start: tuple[tuple[float, ...], ...] = ()
+    if isinstance(base, LeRobotModel) and base.policy.name != "act":
+        if draws > 1 or "guidance" not in base.capabilities:  # no flow
+            raise ConfigError(
+                f"policy.base={model.config.base} samples noise of torch's generator, policy.draws is {draws}; serve "
+                "it, and practice with policy.base=openpi://HOST:PORT, or practice a flow with policy.draws=1"
+            )
+        observation = random_observations(model.spec, model.statistics.state)[0]
+        images = {name: torch.from_numpy(image)[None] for name, image in observation.images.items()}
+        noise = torch.zeros(1, model.horizon, model.spec.action_dim)
+        with recorded(base.policy.model, "sample_noise") as calls:
+            base.draw(images, torch.from_numpy(observation.state)[None], base.tokenize([observation.task]), noise)
+        start = tuple(map(tuple, calls[0].result[0].tolist()))
+    export_policy(Path(model.base.source), folder / BASE_FOLDER)
+    return BaseInfo(BASE_FOLDER, draws, 1, digest_of(folder / BASE_FOLDER / "manifest.json"), start)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import numpy as np
 from deploy_trt.runtime.backend import Backend
 from deploy_trt.runtime.folder import Deployment
 from deploy_trt.runtime.ladder import TOLERANCES, difference
+from deploy_trt.runtime.manifest import BASE_FOLDER, FileInfo, read_verified
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.policy import DeployedPolicy
 from deploy_trt.runtime.probe import ORDER, BackendName, probe
@@ -70,7 +71,10 @@ def load_deployed(folder: Path, require: BackendName | None = None) -> DeployedP
     """
     if require is not None:
         check_name(require)
-    deployment = Deployment.read(folder)
+    deployment, base = Deployment.read(folder), None
+    if (improved := deployment.manifest.base) and improved.name == BASE_FOLDER:
+        read_verified(folder / BASE_FOLDER, FileInfo("manifest.json", improved.digest))
+        base = load_deployed(folder / BASE_FOLDER, require)
     missing: dict[str, str] = {}
     failed: dict[str, str] = {}  # works here, and could not open the folder
     for name in ORDER if require is None else (require,):
@@ -84,7 +88,7 @@ def load_deployed(folder: Path, require: BackendName | None = None) -> DeployedP
             failed[name] = str(error)
             continue
         logger.info(_sentence(name, {**missing, **failed}))
-        return DeployedPolicy(program, folder)
+        return DeployedPolicy(program, folder, base)
     reasons = "; ".join(f"{name}: {reason}" for name, reason in {**failed, **missing}.items())
     raise UserError(f"no backend runs {folder}: {reasons}")
 

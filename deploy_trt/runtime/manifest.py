@@ -36,6 +36,7 @@ _GRAPHS = {  # by the kind of the sampler
     "diffusion": {"prefix", "step"},
     "base": {"prefix", "selection"},
 }
+BASE_FOLDER = "base"
 CRITIC_LEFT_OUT = "left out"
 """What ``source`` says under ``meta.critic`` of a policy that was exported without its critic on purpose."""
 WEIGHTS_LOCATION = "weights.safetensors"  # the name that the graphs know the weights by, whatever the file is called
@@ -164,14 +165,18 @@ class BaseInfo:
     """The policy that draws the chunks of a deployment that only improves them.
 
     Attributes:
-        name: ``openpi://HOST:PORT`` or ``module:Name``.
+        name: ``openpi://HOST:PORT`` or ``module:Name``; `BASE_FOLDER`: the deployment in the folder of this name.
         draws: Number of chunks that it is asked for; with 1, the one of zero noise.
         n_obs_steps: Number of observations, of consecutive ticks, that it reads.
+        digest: Of a deployment, the SHA-256 of its manifest.
+        start: What its sampler begins with, [rows, W]. Empty: the noise of the chunk.
     """
 
     name: str
     draws: int = 1
     n_obs_steps: int = 1
+    digest: str = ""
+    start: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -299,8 +304,10 @@ def _check(manifest: Manifest) -> None:
         raise ValueError(f"a size is out of range: horizon {manifest.horizon}, sampler and text {sizes}")
     if (sampler.kind == "base") != (manifest.base is not None) or (manifest.base and manifest.selection is None):
         raise ValueError(f"sampler {sampler.kind!r} does not fit the base {manifest.base}, or nothing selects")
-    if manifest.base and not (":" in manifest.base.name and manifest.base.draws >= 1 <= manifest.base.n_obs_steps):
-        raise ValueError(f"base is {manifest.base}")
+    if (base := manifest.base) and not (
+        (":" in base.name or base.name == BASE_FOLDER) and base.draws >= 1 <= base.n_obs_steps
+    ):
+        raise ValueError(f"base is {base}")
     rows = math.inf if sampler.kind == "direct" else sampler.horizon
     if manifest.horizon > rows or sampler.width < spec.action_dim:
         raise ValueError(f"a chunk [{manifest.horizon}, {spec.action_dim}] does not fit into the sampler's")

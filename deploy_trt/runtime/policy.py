@@ -34,7 +34,7 @@ class DeployedPolicy:
         True
     """
 
-    def __init__(self, program: Program, folder: Path) -> None:
+    def __init__(self, program: Program, folder: Path, base: "DeployedPolicy | None" = None) -> None:
         self._program = program
         self.folder = folder
         manifest = program.manifest
@@ -44,7 +44,7 @@ class DeployedPolicy:
         self._action_mean = np.array(manifest.action_mean, np.float32)
         self._action_size = self.spec.action_sizes
         self._tokenize = make_tokenizer(manifest.text, folder)
-        self._base = None if manifest.base is None else _open_base(manifest.base.name, self.spec)
+        self._base = base if base or not manifest.base else _open_base(manifest.base.name, self.spec)
         self._taken = frozenset((manifest.graphs.get("prefix") or manifest.graphs["policy"]).inputs)
         self.reset(0)
 
@@ -118,6 +118,11 @@ class DeployedPolicy:
         free = 1 - guidance.weights  # what is held to the old plan stays
         return self._plan(program, observation, free, guidance=guidance, done=delay_ticks)
 
+    def chunk(self, observation: Observation, noise: Float32Array) -> Float32Array:
+        """Plan the chunk of given noise [rows, W] for what it improves. Returns float32 [H, A], raw units."""
+        program = self._program
+        return program.units.chunk(program.sample(self.inputs(observation), program.starts(noise)).actions)[0]
+
     def inputs(self, observation: Observation) -> dict[str, Array]:
         """What the first graph reads of an observation, batch 1."""
         self.spec.check(observation)
@@ -161,7 +166,7 @@ class DeployedPolicy:
         """Chunks of the base policy [1 + N, H, A], raw units. Those that it is not asked for repeat the others."""
         assert self._base is not None
         assert self.manifest.base is not None
-        own = starts[: self.manifest.base.draws]
+        own = np.array([self.manifest.base.start or starts[0], *starts[1 : self.manifest.base.draws]], np.float32)
         chunks = np.stack([self._base.chunk(observation, noise) for noise in own])
         return chunks[np.arange(len(starts)) % len(own)]
 

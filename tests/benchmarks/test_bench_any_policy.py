@@ -115,3 +115,23 @@ def test_the_graphs_decide_as_torch_does_and_both_are_timed() -> None:
     found = decision.measure(3)
     assert found["max_difference"] < 1e-4
     assert all(found[f"{how}_{part}_ms"] > 0 for how in ("torch", "ort") for part in ("encode", "decide"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of lerobot, peft and transformers; not ours
+def test_smolvla_goes_through_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("peft", reason="needs the extra 'lora'")
+    pytest.importorskip("transformers", reason="SmolVLA needs the extra 'lerobot-policies'")
+    from benchmarks.any_policy import smolvla
+
+    small = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    monkeypatch.setattr(smolvla, "_TEXT", smolvla._TEXT | small | {"head_dim": 32, "vocab_size": 64})
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    monkeypatch.setattr(smolvla, "_VISION", smolvla._VISION | small)
+    found = smolvla.measure(1)
+    assert found["served"]
+    assert found["base_asked"] > 20
+    assert found["adapters_mb"] < found["weights_mb"]
+    origin = {"cpu": "a processor", "commit": "abc", "command": "this"}
+    table = any_policy.of_smolvla({"smolvla": found, "measured": {"smolvla": origin}})
+    assert table.count("\n| ") == len(found["rows"]) == 7

@@ -8,20 +8,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from choosers import make_selector
 from tiny_policy import SPEC, TINY, make_model, make_observation
 
 from deploy_trt.export import export_policy
+from deploy_trt.export.deployment import random_observations
 from deploy_trt.runtime import load_deployed, load_manifest
 from deploy_trt.runtime.refresh import refresh
 from deploy_trt.verify import verify
+from tests.fakes import lerobot_tiny
+from tests.fakes.lerobot_configs import shrink_resnet
 from tests.fakes.resealed import resealed
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.checkpoint import save_policy
 from vla_rl.policies.flow_vla import FlowVLAConfig
-from vla_rl.policies.folders import load_policy
+from vla_rl.policies.folders import load_model, load_policy
+from vla_rl.policies.lerobot_adapter import LeRobotModel
 from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
 
 SAME = 1e-5
@@ -121,16 +127,64 @@ def test_a_wrong_proxy_is_found(exported: Path, tmp_path: Path) -> None:
     assert "selection graph" in failed
 
 
+def improved(folder: Path, base: Path, draws: int = 1) -> Path:
+    """An improved policy of random weights, whose base policy lies in a folder."""
+    own = load_model(base)[0]
+    torch.manual_seed(0)
+    model = ProxiedPolicy(ProxyConfig(base=str(base), draws=draws, net=FlowVLAConfig(**TINY)), own.spec, own.statistics)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    save_policy(folder, model, make_selector(model), {"policy_version": 1})
+    return folder
+
+
+def executes_the_same(policy: Path, deployment: Path, spec: PolicySpec) -> None:
+    """The base policy may lie elsewhere, and torch has no part in a deployment."""
+    export_policy(policy, deployment)
+    shutil.move(deployment, deployment.with_name("moved"))
+    ours, torchs = load_deployed(deployment.with_name("moved"), require="ort-cpu"), load_policy(policy)
+    executed = []
+    for tick, seen in enumerate(random_observations(spec, load_model(policy)[0].statistics.state)[:3]):
+        ours.reset(tick)
+        torchs.reset(tick)
+        executed.append(ours.infer(seen).actions)
+        np.testing.assert_allclose(executed[-1], torchs.infer(seen).actions, atol=1e-4)
+    assert np.abs(executed[1] - executed[0]).max() > 1e-3
+
+
+def test_a_base_policy_of_ours_goes_along(tmp_path: Path) -> None:
+    make_model(3).save(tmp_path / "base")
+    executes_the_same(improved(tmp_path / "policy", tmp_path / "base", draws=3), tmp_path / "out", SPEC)
+    manifest = tmp_path / "moved" / "base" / "manifest.json"
+    manifest.write_text(resealed(json.loads(manifest.read_text()) | {"policy_version": 9}))
+    with pytest.raises(CheckpointError, match="not the file that the manifest means"):
+        load_deployed(tmp_path / "moved", require="ort-cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of lerobot and transformers; not ours
+@pytest.mark.parametrize("kind", ["act", "smolvla", "diffusion"])
+def test_a_base_policy_of_lerobot_goes_along(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="SmolVLA needs the extra 'lerobot-policies'")
+    pytest.importorskip("diffusers", reason="the diffusion policy needs the extra 'lerobot-policies'")
+    shrink_resnet(monkeypatch)
+    (tmp_path / "vlm").mkdir()
+    LeRobotModel(lerobot_tiny.make(kind, tmp_path / "vlm"), lerobot_tiny.SPEC, lerobot_tiny.statistics()).save(
+        tmp_path / "base"
+    )
+    policy = improved(tmp_path / "policy", tmp_path / "base")
+    if kind == "diffusion":
+        with pytest.raises(ConfigError, match=r"serve it"):
+            export_policy(policy, tmp_path / "out")
+        return
+    executes_the_same(policy, tmp_path / "out", lerobot_tiny.SPEC)
+
+
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     policy = save(tmp_path / "policy")
     with pytest.raises(UserError, match="no critic"):
         export_policy(policy, tmp_path / "out", with_critic=False)
-    make_model().save(tmp_path / "base")
-    config = ProxyConfig(base=str(tmp_path / "base"), net=FlowVLAConfig(**TINY))
-    model = ProxiedPolicy(config, SPEC, make_model().statistics)
-    save_policy(tmp_path / "on_disk", model, make_selector(model), {})
-    with pytest.raises(ConfigError, match="is a folder; serve it"):
-        export_policy(tmp_path / "on_disk", tmp_path / "out")
     with pytest.raises(ConfigError, match="half_precision"):
         export_policy(policy, tmp_path / "out", precision="fp16")
 

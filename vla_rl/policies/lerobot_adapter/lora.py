@@ -65,7 +65,7 @@ class Added(NamedTuple):
         if not weights.is_file() or digest_of(weights) != self.digest:
             raise CheckpointError(
                 f"{folder} holds adapters of {weights}, which is missing or has changed; bring it back, or copy a "
-                "merged policy: python -m vla_rl.policies.lerobot_adapter FOLDER OUT"
+                "merged policy (docs/lerobot.md)"
             )
 
     def to_dict(self) -> dict[str, Any]:

@@ -61,6 +61,7 @@ class FrozenBase:
         key: Identifies its weights: the digest of its folder, else its name and version.
         horizon: H, number of actions in a chunk.
         n_obs_steps: Number of observations that it reads.
+        model: The policy of a folder; None for a named one.
         asked, seconds: Number of chunks so far, and the time that they have taken.
     """
 
@@ -71,15 +72,15 @@ class FrozenBase:
         self.asked, self.seconds = 0, 0.0
         if is_name(source):
             self._named = SeededPolicy(source)
-            self._model = None
+            self.model = None
             self.key = f"{source} version {self._named.policy.version}"
         else:
             if critic_of(Path(source)) is not None:
                 raise ConfigError(f"policy.base={source} acts with a critic; name a policy without one")
             model, _ = load_model(Path(source))
-            self._model = model.eval().requires_grad_(False)
+            self.model = model.eval().requires_grad_(False)
             self.key = cache_key(Path(source))
-        policy: Any = self._model or self._named.policy
+        policy: Any = self.model or self._named.policy
         self.spec, self.horizon = policy.spec, int(policy.horizon)
         self.n_obs_steps = int(getattr(policy, "n_obs_steps", 1))
 
@@ -98,9 +99,9 @@ class FrozenBase:
         """
         images, state, _ = inputs
         started_s = time.perf_counter()
-        if self._model is not None:
-            text = self._model.to(noise.device).tokenize(sentences).to(noise.device)
-            found = self._model.draw_several(images, state, text, noise)
+        if self.model is not None:
+            text = self.model.to(noise.device).tokenize(sentences).to(noise.device)
+            found = self.model.draw_several(images, state, text, noise)
         else:
             pictures = {camera: image.to(torch.uint8).cpu().numpy() for camera, image in images.items()}
             states, noises = state.cpu().numpy(), noise.cpu().numpy()

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from world_model.config import AutoencoderConfig, WorldSpec
+from world_model.config import AutoencoderConfig
 
-_MOVING_WEIGHT = 4.0  # how much more a pixel weighs that differs from the camera's median picture
+_MOVING = 0.06  # difference to the camera's median picture from which a pixel shows something that moves
+_MOVING_WEIGHT = 4.0  # how much more such a pixel weighs
 _LATENT_NOISE = 0.05  # in training, so that the decoder bears imagined latents
 _LATENT_PENALTY = 1e-3  # keeps that noise from being outgrown
 
@@ -43,14 +44,14 @@ class Autoencoder(nn.Module):
     background: Tensor
     familiar: Tensor
 
-    def __init__(self, config: AutoencoderConfig, spec: WorldSpec) -> None:
+    def __init__(self, config: AutoencoderConfig, cameras: tuple[str, ...], image_size: tuple[int, int]) -> None:
         super().__init__()
-        self.side = config.token_cells or max(1, max(spec.image_size) // (2 * config.patch))
+        self.side = config.token_cells or max(1, max(image_size) // (2 * config.patch))
         size = 2 * config.patch * self.side
-        if any(pixels % size for pixels in spec.image_size):
-            raise ConfigError(f"images of {spec.image_size} pixels cannot be divided into tokens of {size} x {size}")
-        self.config, self.cameras = config, spec.cameras
-        self.grid = (spec.image_size[0] // size, spec.image_size[1] // size)
+        if any(pixels % size for pixels in image_size):
+            raise ConfigError(f"images of {image_size} pixels cannot be divided into tokens of {size} x {size}")
+        self.config, self.cameras = config, cameras
+        self.grid = (image_size[0] // size, image_size[1] // size)
         narrow, wide = config.widths
         patch, channels = config.patch, config.latent_channels
         self.encoder = nn.Sequential(
@@ -73,7 +74,7 @@ class Autoencoder(nn.Module):
         )
         self.register_buffer("latent_mean", torch.zeros(self.token_dim))
         self.register_buffer("latent_std", torch.ones(self.token_dim))
-        self.register_buffer("background", torch.zeros(len(spec.cameras), 3, *spec.image_size))
+        self.register_buffer("background", torch.zeros(len(cameras), 3, *image_size))
         self.register_buffer("familiar", torch.tensor(float("inf")))
 
     @property
@@ -102,12 +103,11 @@ class Autoencoder(nn.Module):
 
     def encode(self, images: Tensor) -> Tensor:
         """Frames uint8 [B, cameras, H, W, 3] -> latents [B, N, D]."""
-        return (self._to_tokens(self.encoder(_to_network(images).flatten(0, 1))) - self.latent_mean) / self.latent_std
+        return (self._to_tokens(self.encoder(to_network(images).flatten(0, 1))) - self.latent_mean) / self.latent_std
 
     def decode(self, latents: Tensor) -> Tensor:
         """Latents [B, N, D] -> frames uint8 [B, cameras, H, W, 3]."""
-        pictures = self._decode(self._to_cells(latents * self.latent_std + self.latent_mean))
-        return ((pictures + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2)
+        return to_pictures(self.draw(self._to_cells(latents * self.latent_std + self.latent_mean)))
 
     def strangeness(self, images: Tensor) -> Tensor:
         """Return the distance [B] of frames uint8 [B, cameras, H, W, 3] from the training data. It is the mean squared
@@ -118,19 +118,22 @@ class Autoencoder(nn.Module):
 
     def loss(self, images: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Weighted squared error of the reconstruction of uint8 [B, cameras, H, W, 3], with noise on the latents."""
-        pictures = _to_network(images)
+        pictures = to_network(images)
         cells = self.encoder(pictures.flatten(0, 1))
         noise = torch.randn(cells.shape, generator=generator).to(cells.device)
-        rebuilt = self._decode(cells + _LATENT_NOISE * noise)
+        rebuilt = self.draw(cells + _LATENT_NOISE * noise)
         error = (rebuilt - pictures).square()
-        moving = (pictures - self.background).abs().amax(2, keepdim=True) > 0.06
-        weight = 1 + _MOVING_WEIGHT * moving
+        weight = self.moving_weight(pictures)
         reconstruction = (weight * error).mean() / weight.mean()
         loss = reconstruction + _LATENT_PENALTY * cells.square().mean()
         logs = {"reconstruction": float(reconstruction.detach()), "pixel_error": float(error.detach().mean())}
         return loss, logs
 
-    def _decode(self, cells: Tensor) -> Tensor:
+    def moving_weight(self, pictures: Tensor) -> Tensor:
+        """Weights of pixels [B, cameras, 1, H, W] of pictures around 0, larger where they show something that moves."""
+        return 1 + _MOVING_WEIGHT * ((pictures - self.background).abs().amax(2, keepdim=True) > _MOVING)
+
+    def draw(self, cells: Tensor) -> Tensor:
         """[B cameras, C, h, w] -> [B, cameras, 3, H, W], around 0."""
         residual: Tensor = self.decoder(cells).unflatten(0, (-1, len(self.cameras)))
         return residual + self.background
@@ -146,6 +149,11 @@ class Autoencoder(nn.Module):
         return F.pixel_shuffle(grouped.unflatten(2, self.grid), self.side)
 
 
-def _to_network(images: Tensor) -> Tensor:
+def to_network(images: Tensor) -> Tensor:
     """uint8 [B, cameras, H, W, 3] -> float [B, cameras, 3, H, W] around 0."""
     return images.permute(0, 1, 4, 2, 3).float() / 255 - 0.5
+
+
+def to_pictures(drawn: Tensor) -> Tensor:
+    """Return the inverse of `to_network`."""
+    return ((drawn + 0.5).clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 1, 3, 4, 2)

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.layers import EnsembleHead, limited
 from world_model.feature_decoder import FeatureDecoder
 from world_model.protocol import Observations, Prediction
+from world_model.training import fit
 
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
@@ -135,18 +135,14 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
 
     Its first weights follow from torch's own generator. The given one draws batches and noise on the CPU.
     """
-    dynamics = FeatureDynamics(data, config)
-    dynamics.to(data.features.device)
-    optimizer = torch.optim.AdamW(dynamics.parameters(), _LEARNING_RATE, weight_decay=_WEIGHT_DECAY, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, config.steps)
-    for _ in track(range(config.steps), "dynamics", "step"):
+    dynamics = FeatureDynamics(data, config).to(data.features.device)
+
+    def loss() -> Tensor:
         chosen = torch.randint(len(data.features), (_BATCH_SIZE,), generator=generator)
-        loss = dynamics.loss(Transitions(*(part[chosen] for part in data)), generator)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-    return dynamics.eval()
+        return dynamics.loss(Transitions(*(part[chosen] for part in data)), generator)
+
+    fit(dynamics, loss, "dynamics", config.steps, _LEARNING_RATE, _WEIGHT_DECAY)
+    return dynamics
 
 
 class FeatureState(NamedTuple):

@@ -46,7 +46,7 @@ class VideoModel(nn.Module):
     def __init__(self, config: WorldModelConfig, spec: WorldSpec) -> None:
         super().__init__()
         self.config, self.spec = config, spec
-        self.autoencoder = Autoencoder(config.autoencoder, spec)
+        self.autoencoder = Autoencoder(config.autoencoder, spec.cameras, spec.image_size)
         self.dynamics = Dynamics(config, spec, self.autoencoder.grid, self.autoencoder.token_dim)
 
     @property

@@ -6,32 +6,31 @@ promise of cost: the learning rate then follows the clock.
 
 ::
 
-    FOLDER/autoencoder.checkpoint   weights, average, optimizer, steps and processor seconds of the first stage
-    FOLDER/dynamics.checkpoint      and of the second; both are safetensors
+    FOLDER/autoencoder.checkpoint/  weights, average, optimizer, steps and processor seconds of the first stage
+    FOLDER/dynamics.checkpoint/     and of the second
     FOLDER/metrics.jsonl            a line for every 50 steps
     FOLDER/config.json, weights-*.safetensors   the finished model
 """
 
 import copy
-import hashlib
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
-from vla_rl.core.files import write_atomic
+from vla_rl.core.errors import CheckpointError
 from vla_rl.core.json_files import reading
+from vla_rl.core.metadata import read_weights, write_weights
 from vla_rl.core.normalization import VectorStatistics
-from vla_rl.core.progress import Progress
+from vla_rl.core.progress import Progress, track
 from vla_rl.core.signals import deferred_signals
 from vla_rl.data.cache import FrameCache
 from world_model.config import TrainingConfig, WorldModelConfig, WorldSpec
@@ -39,6 +38,7 @@ from world_model.model import VideoModel, load_world_model, save_world_model
 from world_model.protocol import Observations
 from world_model.windows import LatentEpisodes, background, draw_pictures
 
+_FORMAT = "vla-rl-world-model-training"
 LOG_EVERY_STEPS = 50
 FINAL_RATE = 0.05
 _STATISTICS_FRAMES = 512
@@ -84,8 +84,8 @@ class ModuleTraining:
         ]
         self._optimizer = torch.optim.AdamW(groups, lr=learning_rate, fused=True)
         self.step, self.cpu_s = 0, 0.0
-        self._file = folder / f"{name}.checkpoint"
-        if self._file.exists():
+        self._checkpoint = folder / f"{name}.checkpoint"
+        if (self._checkpoint / "config.json").exists():
             self._load()
 
     @property
@@ -147,19 +147,19 @@ class ModuleTraining:
         tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
         for index, moments in self._optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer.{index}.{name}": value for name, value in moments.items()}
-        tensors = {name: value.contiguous() for name, value in tensors.items()}
-        metadata = {"step": str(self.step), "cpu_s": repr(self.cpu_s)}
-        metadata["sha256"] = _digest(tensors, metadata)
-        write_atomic(self._file, safetensors.torch.save(tensors, metadata))
+        content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
+        about = {"format": _FORMAT, "format_version": 1, "step": self.step, "cpu_s": self.cpu_s}
+        write_weights(self._checkpoint, "weights", content, about)
 
     def _load(self) -> None:
-        with reading(self._file, "remove it to begin this stage anew"):
-            with safe_open(self._file, "pt") as content:
-                metadata = content.metadata()
-                tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a mapping
-            if metadata["sha256"] != _digest(tensors, metadata):
-                raise ValueError("its content is not the one that its digest was taken of")
-            self.step, self.cpu_s = int(metadata["step"]), float(metadata["cpu_s"])
+        anew = "remove it to begin this stage anew"
+        try:
+            about, content = read_weights(self._checkpoint, _FORMAT, 1)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._checkpoint} is damaged: {error}; or {anew}") from error
+        with reading(self._checkpoint, anew):
+            tensors = safetensors.torch.load(content)
+            self.step, self.cpu_s = int(about["step"]), float(about["cpu_s"])
             self.module.load_state_dict(_under("module.", tensors))
             self.average.load_state_dict(_under("average.", tensors))
             moments: dict[int, dict[str, Tensor]] = {}
@@ -170,10 +170,19 @@ class ModuleTraining:
             self._optimizer.load_state_dict({"state": moments, "param_groups": groups})
 
 
-def _digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """Of all that a stage goes on from."""
-    about = f"{metadata['step']} {metadata['cpu_s']} ".encode()
-    return hashlib.sha256(about + safetensors.torch.save(dict(tensors))).hexdigest()
+def fit(
+    module: nn.Module, loss: Callable[[], Tensor], name: str, steps: int, learning_rate: float, weight_decay: float
+) -> None:
+    """Train a module in place by AdamW in a few seconds, without checkpoints. The rate falls to 0 by a cosine."""
+    optimizer = torch.optim.AdamW(module.parameters(), learning_rate, weight_decay=weight_decay, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in track(range(steps), name, "step"):
+        value = loss()
+        optimizer.zero_grad(set_to_none=True)
+        value.backward()
+        optimizer.step()
+        schedule.step()
+    module.eval()
 
 
 def train_world_model(
@@ -192,49 +201,32 @@ def train_world_model(
         torch.manual_seed(config.seed)
         model = VideoModel(config, spec).to(device)
     model.autoencoder.background.copy_(background(cache, spec.cameras, config.seed))
+
+    def draw_images(step: int) -> tuple[Tensor, dict[str, float]]:
+        images = draw_pictures(cache, spec.cameras, config.seed, step, training.autoencoder_batch)
+        return model.autoencoder.loss(images.to(model.device), keyed_generator(config.seed, step))
+
+    def draw_windows(step: int) -> tuple[Tensor, dict[str, float]]:
+        sizes = (training.dynamics_batch, training.window_frames)
+        batch = data.draw(config.seed, step, *sizes, _ENDING_SHARE, _BEGINNING_SHARE)
+        moved = type(batch)(*(getattr(batch, name).to(model.device) for name in batch.__dataclass_fields__))
+        return model.dynamics.loss(moved, keyed_generator(config.seed, step))
+
     budget_s = training.cpu_seconds * training.autoencoder_share
     steps, rate = training.autoencoder_steps, _AUTOENCODER_LEARNING_RATE
-    loss = autoencoder_loss(model, cache)
-    autoencoder_training = ModuleTraining(
-        "autoencoder", model.autoencoder, loss, folder, steps, rate, budget_s, training
-    )
-    autoencoder_training.run()
+    first = ModuleTraining("autoencoder", model.autoencoder, draw_images, folder, steps, rate, budget_s, training)
+    first.run()
     sample = draw_pictures(cache, spec.cameras, config.seed, 0, _STATISTICS_FRAMES).to(device)
     with torch.no_grad():
         model.autoencoder.set_statistics(model.autoencoder.encode(sample))
     data = LatentEpisodes(cache, model.autoencoder)
     set_dynamics_statistics(model, data)
-    left_s = max(training.cpu_seconds - autoencoder_training.cpu_s, 1.0) if training.cpu_seconds else 0.0
+    left_s = max(training.cpu_seconds - first.cpu_s, 1.0) if training.cpu_seconds else 0.0
     steps, rate = training.dynamics_steps, training.dynamics_learning_rate
-    loss = dynamics_loss(model, data)
-    ModuleTraining("dynamics", model.dynamics, loss, folder, steps, rate, left_s, training).run()
+    ModuleTraining("dynamics", model.dynamics, draw_windows, folder, steps, rate, left_s, training).run()
     set_familiar(model, cache)
     save_world_model(folder, model)
     return model
-
-
-def autoencoder_loss(model: VideoModel, cache: FrameCache) -> Loss:
-    """Return the loss of the autoencoder at a training step."""
-    config, cameras = model.config, model.spec.cameras
-
-    def loss(step: int) -> tuple[Tensor, dict[str, float]]:
-        images = draw_pictures(cache, cameras, config.seed, step, config.training.autoencoder_batch)
-        return model.autoencoder.loss(images.to(model.device), keyed_generator(config.seed, step))
-
-    return loss
-
-
-def dynamics_loss(model: VideoModel, data: LatentEpisodes) -> Loss:
-    """Return the loss of dynamics and heads at a training step."""
-    seed, training = model.config.seed, model.config.training
-
-    def loss(step: int) -> tuple[Tensor, dict[str, float]]:
-        sizes = (training.dynamics_batch, training.window_frames)
-        batch = data.draw(seed, step, *sizes, _ENDING_SHARE, _BEGINNING_SHARE)
-        moved = type(batch)(*(getattr(batch, name).to(model.device) for name in batch.__dataclass_fields__))
-        return model.dynamics.loss(moved, keyed_generator(seed, step))
-
-    return loss
 
 
 @torch.no_grad()

@@ -2,17 +2,12 @@
 exactly where it stopped.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
 from world_model.autoencoder import Autoencoder
-from world_model.config import WorldSpec
 from world_model.dynamics import WorldBatch
 from world_model.protocol import Observations
 
@@ -20,49 +15,10 @@ _ENCODE_FRAMES, _BACKGROUND_FRAMES = 64, 256
 _WINDOWS, _PICTURES = 0x77696E, 0x706963  # purposes of draws
 
 
-def spec_of(
-    cache: FrameCache,
-    max_steps: int | None = None,
-    action_low: Sequence[float] = (),
-    action_high: Sequence[float] = (),
-) -> WorldSpec:
-    """Return the robot and task of a cache's episodes.
-
-    Imagined episodes are truncated at ``max_steps`` (default: the longest real one). Bounds of the actions are those
-    seen unless they are given.
-
-    Raises:
-        UserError: if there are no episodes, or no pictures, or cameras of different sizes.
-    """
-    episodes = cache.episodes
-    if not episodes:
-        raise UserError(f"{cache.store.path} holds no episodes; a world model needs some to learn from")
-    first = episodes[0]
-    sizes = set(first.cameras.values())
-    if len(sizes) != 1:
-        raise UserError(f"the cameras of {cache.store.path} have the sizes {sorted(sizes)}; expected one size")
-    low = tuple(action_low) or tuple(map(float, cache.action_sent.min(0)))
-    high = tuple(action_high) or tuple(map(float, cache.action_sent.max(0)))
-    return WorldSpec(
-        env_id=first.env_id,
-        task=first.task,
-        cameras=tuple(first.cameras),
-        image_size=sizes.pop(),
-        state_dim=first.state_dim,
-        action_dim=first.action_dim,
-        control_hz=first.control_hz,
-        max_steps=max_steps or max(episode.length for episode in episodes),
-        action_low=low,
-        action_high=high,
-        dimensions=first.dimensions,
-    )
-
-
 def draw_pictures(cache: FrameCache, cameras: tuple[str, ...], seed: int, step: int, batch_size: int) -> Tensor:
     """Frames of real episodes, uniformly: uint8 [B, cameras, H, W, 3]."""
     random = np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, 0, _PICTURES]))
-    frames = _frames_of(cache)
-    return Observations(cache, frames[random.integers(len(frames), size=batch_size)]).pictures(cameras)
+    return Observations(cache, random.integers(cache.total_frames, size=batch_size)).pictures(cameras)
 
 
 def background(cache: FrameCache, cameras: tuple[str, ...], seed: int) -> Tensor:
@@ -82,19 +38,19 @@ class LatentEpisodes:
         action: float32 [N, A], what was sent.
         start, length: int64 [E], the frames of each episode.
         success, terminated: bool [E].
-        episodes: headers of the E episodes.
     """
 
     def __init__(self, cache: FrameCache, autoencoder: Autoencoder) -> None:
-        frames = _frames_of(cache)
-        self.episodes = cache.episodes
-        self.latents = encode_frames(cache, frames, autoencoder)
-        self.state = torch.from_numpy(np.asarray(cache.state[frames]))
-        self.action = torch.from_numpy(np.asarray(cache.action_sent[frames]))
-        self.length = torch.tensor([episode.length for episode in self.episodes])
-        self.start = self.length.cumsum(0) - self.length
-        self.success = torch.tensor([episode.success is True for episode in self.episodes])
-        self.terminated = torch.tensor([episode.terminated for episode in self.episodes])
+        device, frames = autoencoder.latent_mean.device, np.arange(cache.total_frames)
+        parts = np.split(frames, range(_ENCODE_FRAMES, len(frames), _ENCODE_FRAMES))
+        seen = (Observations(cache, part).pictures(autoencoder.cameras).to(device) for part in parts)
+        with torch.no_grad():
+            self.latents = torch.cat([autoencoder.encode(each) for each in seen]).cpu()
+        self.state, self.action = torch.tensor(cache.state), torch.tensor(cache.action_sent)
+        self.length = torch.tensor([episode.length for episode in cache.episodes])
+        self.start = torch.tensor([episode.start for episode in cache.episodes])
+        self.success = torch.tensor([episode.success is True for episode in cache.episodes])
+        self.terminated = torch.tensor([episode.terminated for episode in cache.episodes])
 
     def changes(self) -> tuple[Tensor, Tensor]:
         """Changes from frame to frame within episodes: of latents [M, tokens, D] and of state [M, S]."""
@@ -145,20 +101,3 @@ class LatentEpisodes:
         first = torch.where(uniform[2] < ending_share, ending, anywhere)
         first[uniform[2] >= 1.0 - beginning_share] = 0
         return self.windows(episode, first, frames)
-
-
-@torch.no_grad()
-def encode_frames(cache: FrameCache, frames: NDArray[np.int64], autoencoder: Autoencoder) -> Tensor:
-    """Latents of frames, float32 [N, tokens, D], on the CPU."""
-    device = autoencoder.latent_mean.device
-    parts = [
-        autoencoder.encode(Observations(cache, part).pictures(autoencoder.cameras).to(device))
-        for part in np.split(frames, range(_ENCODE_FRAMES, len(frames), _ENCODE_FRAMES))
-    ]
-    return torch.cat(parts).cpu()
-
-
-def _frames_of(cache: FrameCache) -> NDArray[np.int64]:
-    """Rows of the cache in the order of its episodes, int64 [N]."""
-    spans = [np.arange(episode.start, episode.start + episode.length) for episode in cache.episodes]
-    return np.concatenate(spans) if spans else np.empty(0, np.int64)

@@ -33,5 +33,5 @@ def test_a_picture_shows_what_the_features_say() -> None:
 
 
 def test_pictures_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ConfigError, match="32 x 24 pixels"):
-        FeatureDecoder(torch.zeros(2, 3), torch.zeros(1, 32, 24, 3))
+    with pytest.raises(ConfigError, match="cannot be divided"):
+        FeatureDecoder(torch.zeros(2, 3), torch.zeros(2, 1, 20, 20, 3, dtype=torch.uint8))

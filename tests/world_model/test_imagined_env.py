@@ -10,7 +10,7 @@ import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
 from tiny_world_model import make_model
-from toy_episodes import toy_cache, toy_episode
+from toy_episodes import toy_cache
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate
@@ -27,7 +27,6 @@ from world_model import imagined_env
 from world_model.imagined_env import ImaginedEnv
 from world_model.model import VideoModel, load_world_model, save_world_model
 from world_model.protocol import Observations
-from world_model.windows import spec_of
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +56,6 @@ def test_an_imagined_robot_has_the_names_of_the_real_one(
     assert declared(robot) == (state, action)
     save_world_model(tmp_path, model)
     assert load_world_model(tmp_path).spec == model.spec
-    store = EpisodeStore(tmp_path / "named")
-    store.add(toy_episode("e", 1, state_dimensions=state, action_dimensions=action))
-    cache = FrameCache(store, tmp_path / "cache")
-    cache.refresh()
-    assert spec_of(cache).dimensions == (state, action)
 
 
 def test_an_episode_is_the_open_loop_from_its_first_frame(world: tuple[VideoModel, FrameCache]) -> None:

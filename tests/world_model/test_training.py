@@ -11,9 +11,8 @@ import torch
 from tiny_world_model import SPEC, make_config, make_model
 from toy_episodes import toy_cache
 
-from vla_rl.core.errors import CheckpointError, ConfigError, UserError
+from vla_rl.core.errors import CheckpointError, ConfigError
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.store import EpisodeStore
 from world_model.autoencoder import Autoencoder
 from world_model.config import AutoencoderConfig
 from world_model.dynamics import Context
@@ -25,7 +24,7 @@ from world_model.training import (
     set_familiar,
     train_world_model,
 )
-from world_model.windows import LatentEpisodes, draw_pictures, spec_of
+from world_model.windows import LatentEpisodes, draw_pictures
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,9 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> FrameCache:
 @pytest.mark.parametrize("side", [1, 2, 4, 0])
 def test_tokens_and_cells_are_inverse_and_latents_are_standardised(cache: FrameCache, side: int) -> None:
     """Standardized per camera and channel, over all places: a place where nothing moves is not blown up."""
-    coder = Autoencoder(AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2, token_cells=side), SPEC).eval()
+    coder = Autoencoder(
+        AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2, token_cells=side), SPEC.cameras, (16, 16)
+    ).eval()
     cells = torch.randn(6, 2, 4, 4)
     torch.testing.assert_close(coder._to_cells(coder._to_tokens(cells)), cells)
     images = draw_pictures(cache, SPEC.cameras, 0, 0, 32)
@@ -69,7 +70,7 @@ def test_what_is_familiar_is_what_most_successes_look_like(cache: FrameCache) ->
 
 def test_images_that_cannot_be_divided_are_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be divided into tokens of 16 x 16"):
-        Autoencoder(AutoencoderConfig(), replace(SPEC, image_size=(24, 24)))
+        Autoencoder(AutoencoderConfig(), SPEC.cameras, (24, 24))
 
 
 def test_windows_end_where_episodes_end(cache: FrameCache) -> None:
@@ -108,12 +109,6 @@ def test_draws_are_functions_of_seed_and_step(cache: FrameCache) -> None:
     assert first.success.any()
     begun = data.draw(3, 7, 64, 5, 0.2, 0.5)
     assert (~begun.has_previous).sum() > (~first.has_previous).sum()
-
-
-def test_a_store_without_episodes_is_refused(tmp_path: Path) -> None:
-    store = EpisodeStore(tmp_path / "episodes")
-    with pytest.raises(UserError, match="no episodes"):
-        spec_of(FrameCache(store, tmp_path / "cache"))
 
 
 @pytest.mark.slow
@@ -159,16 +154,18 @@ def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"damaged|not the config"):
             load_world_model(folder)
     (tmp_path / "model" / "config.json").unlink()
-    file = tmp_path / "model" / "dynamics.checkpoint"
-    whole = file.read_bytes()
-    other_number = bytearray(whole)
+    folder = tmp_path / "model" / "dynamics.checkpoint"
+    (weights,), about = folder.glob("*.safetensors"), folder / "config.json"
+    other_number = bytearray(weights.read_bytes())
     other_number[-3] ^= 1
-    other_step = re.sub(rb'"step":"\d', b'"step":"0', whole, count=1)
-    for damage in (b"nothing", bytes(other_number), other_step):
+    other_step = re.sub(rb'"step": *\d', b'"step": 0', about.read_bytes(), count=1)
+    for file, damage in ((weights, b"nothing"), (weights, bytes(other_number)), (about, other_step)):
+        whole = file.read_bytes()
         assert damage != whole
         file.write_bytes(damage)
         with pytest.raises(CheckpointError, match="remove it to begin this stage anew"):
             train_world_model(make_config(), SPEC, cache, tmp_path / "model")
+        file.write_bytes(whole)
 
 
 def test_imagined_states_follow_the_actions(tmp_path: Path) -> None:

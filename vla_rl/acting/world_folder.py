@@ -29,7 +29,6 @@ from vla_rl.execution.sources import Demonstrator
 from world_model.config import WorldSpec
 from world_model.imagined_env import ImaginedEnv
 from world_model.model import load_world_model
-from world_model.windows import spec_of
 
 NEAR_SUCCESS_SEED = 700_000_000  # of the first near success; practice and evaluation never reach these seeds
 
@@ -113,10 +112,31 @@ def open_cache(folder: Path, directory: Path) -> FrameCache:
 
 
 def world_spec(task: TaskConfig, cache: FrameCache) -> WorldSpec:
-    """Return the spec of a task's world model: what the episodes show, and the limits of the environment."""
+    """Return the spec of a task's world model: what the episodes show, and the limits of the environment.
+
+    Raises:
+        UserError: For cameras of different sizes.
+    """
+    first = cache.episodes[0]
+    sizes = set(first.cameras.values())
+    if len(sizes) != 1:
+        raise UserError(f"the cameras of {cache.store.path} have the sizes {sorted(sizes)}; expected one size")
     robot = open_robot(task)
     actions, limit = robot.actions, episode_limit(robot.env)
     assert limit is not None, "every environment of a task has a limit"
     robot.close()
-    spec = spec_of(cache, limit, actions.low.tolist(), actions.high.tolist())
-    return replace(spec, action_kind=actions.kind, gripper_dims=actions.gripper_dims)
+    return WorldSpec(
+        env_id=first.env_id,
+        task=first.task,
+        cameras=tuple(first.cameras),
+        image_size=sizes.pop(),
+        state_dim=first.state_dim,
+        action_dim=first.action_dim,
+        control_hz=first.control_hz,
+        max_steps=limit,
+        action_low=tuple(actions.low.tolist()),
+        action_high=tuple(actions.high.tolist()),
+        action_kind=actions.kind,
+        gripper_dims=actions.gripper_dims,
+        dimensions=first.dimensions,
+    )

@@ -13,8 +13,7 @@ from torch import Tensor
 from world_model.protocol import Observations, WorldModel
 
 _LEAST_SCALE = 1e-3
-# Errors at neighboring lags differ by a sixth where a chunk has six actions. A smaller difference is chance.
-_CLEARLY = 0.9
+_CLEARLY = 0.85  # a smaller difference between the errors at neighboring lags is chance
 
 
 @torch.no_grad()
@@ -36,27 +35,28 @@ def unexplained(
     return float(error[:, scale > _LEAST_SCALE].square().mean())
 
 
-def out_of_distribution(errors: Mapping[int, float], usual: float, ratio: float) -> str:
+def out_of_distribution(newest: Mapping[int, float], older: Mapping[int, float], ratio: float) -> str:
     """Say why the newest chunks are out of distribution; empty if they are not.
 
-    Either the dynamics explain clearly less of the newest chunks than of older unseen ones: a camera was moved, say.
-    Or they explain more with the actions of a tick earlier or later, as where images and actions are out of step.
+    Either the model explains clearly less of the newest chunks than of older unseen ones: a camera was moved, say. Or
+    it explains clearly more of them with the actions of a tick earlier or later than it does of the older ones:
+    pictures and actions are out of step. Episodes that are easier to predict have smaller errors at every lag.
 
     Args:
-        errors: Of `unexplained`, for the newest chunks.
-        usual: Fraction that is left unexplained of older chunks, which the dynamics have not seen either.
-        ratio: Largest accepted ratio of the two.
+        newest, older: By lag of the actions in ticks, -1 to 1, the fraction of each group that is left unexplained. The
+            model has seen neither.
+        ratio: Largest accepted ratio of the two at lag 0.
     """
-    best = min(errors, key=lambda lag: errors[lag])
-    if errors[best] < _CLEARLY * errors[0]:
-        when = f"{abs(best)} tick {'later' if best > 0 else 'earlier'}"
+    change = {lag: newest[lag] / older[lag] for lag in (-1, 0, 1)}
+    lag = min((-1, 1), key=lambda lag: change[lag])
+    if change[lag] < _CLEARLY * min(1.0, change[0]):
         return (
-            f"actions {when} explain more of what the newest chunks did than those that were sent: pictures and "
-            "actions are out of step"
+            f"actions a tick {'later' if lag > 0 else 'earlier'} explain more of the newest chunks than of older ones "
+            f"({change[lag]:.2f} times the error): pictures and actions are out of step"
         )
-    if errors[0] > ratio * usual:
+    if newest[0] > ratio * older[0]:
         return (
-            f"the episodes before leave {errors[0]:.0%} of what the newest chunks did unexplained, and {usual:.0%} of "
-            f"what older ones did: more than {ratio:g} times as much"
+            f"the episodes before leave {newest[0]:.0%} of what the newest chunks did unexplained, and {older[0]:.0%} "
+            f"of what older ones did: more than {ratio:g} times as much"
         )
     return ""

@@ -376,6 +376,19 @@ def test_a_proxy_that_is_too_bad_to_imagine_with_is_shown(run_dir: Path, unexpla
     assert (words in Page(build_report(run_dir)).prose) == is_shown
 
 
+def test_the_report_says_what_each_rounds_model_predicts_and_whether_it_was_used(run_dir: Path):
+    assert "The world model of each round" not in Page(build_report(run_dir)).prose
+    accepted = {"imagined_unexplained": 0.15, "imagined_unexplained_newest": 0.22, "imagined_gain": 0.1234}
+    refused = {"imagined_stopped": 1.0, "imagined_unexplained_older": 0.21, "imagined_unexplained_newest": 2.5}
+    with (run_dir / "metrics.jsonl").open("a") as file:
+        for number, logs in ((3, accepted), (4, refused)):
+            file.write(json.dumps({"kind": "train", "round": number, "step": 99990 + number, **logs}) + "\n")
+    words = Page(build_report(run_dir)).prose
+    words = words[words.index("The world model of each round") :]
+    assert "3 15% not checked 22% yes +0.123" in words
+    assert "4 not checked 21% 250% no: nothing was imagined not checked" in words
+
+
 @pytest.mark.slow
 def test_what_to_do_next_comes_first_and_follows_from_the_figures(run_dir: Path):
     def advice() -> str:

@@ -113,11 +113,12 @@ class ImaginedEdit(ResidualLearner):
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
             return {}
-        errors, usual = self._errors_of_newest_chunks()
-        if errors and (reason := out_of_distribution(errors, usual, branches.ood_ratio)):
+        newest, older = self._errors_of_unseen_chunks() or ({}, {})
+        checked = {"unexplained_newest": newest[0], "unexplained_older": older[0]} if newest else {}
+        if newest and (reason := out_of_distribution(newest, older, branches.ood_ratio)):
             stays = "there is no residual" if self.config.distill_steps else "the residual before stays"
             logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
-            return {"imagined_stopped": 1.0, "imagined_unexplained_newest": errors[0]}
+            return {f"imagined_{name}": number for name, number in {"stopped": 1.0, **checked}.items()}
         within = self.imagination(fitted, generator)
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
@@ -125,8 +126,7 @@ class ImaginedEdit(ResidualLearner):
             residual.fit_inputs(residual.rows(seen, starts.tick[some], within.draw(seen)))
         logs = improve(residual, within, starts, branches, generator)
         whole = np.flatnonzero(self.transitions().lasted.cpu().numpy())
-        logs |= {"unexplained": self.unexplained(fitted.world, whole), "value_brier": fitted.brier}
-        logs |= {"unexplained_newest": errors[0]} if errors else {}
+        logs |= {"unexplained": self.unexplained(fitted.world, whole), "value_brier": fitted.brier, **checked}
         logger.info("imagined residual: %s", ", ".join(f"{name} {number:.3f}" for name, number in logs.items()))
         return {f"imagined_{name}": number for name, number in logs.items()}
 
@@ -186,12 +186,12 @@ class ImaginedEdit(ResidualLearner):
         """What the policy sees at every frame of the cache, [N, F]."""
         return self.every_row()[:, : len(example_row(self.model))]
 
-    def _errors_of_newest_chunks(self) -> tuple[dict[int, float], float]:
+    def _errors_of_unseen_chunks(self) -> tuple[dict[int, float], dict[int, float]] | None:
         """Out-of-distribution check: fit dynamics that have seen neither the newest nor some older episodes.
 
         Returns:
             The variance that they leave unexplained on the newest policy's chunks, by lag of the actions in ticks, and
-            on the older chunks. Empty and 0 where there is too little to compare, or no check is wanted.
+            on the older chunks. None where there is too little to compare, or no check is wanted.
         """
         every, ticks = self.data.cache.episodes, self.config.critic.chunk_ticks
         own = [episode for episode in every if episode.policy_version >= 0]
@@ -202,7 +202,7 @@ class ImaginedEdit(ResidualLearner):
         # A chunk is compared if it is whole, with a tick on either side.
         inner = [_steps(episodes, begin=1, end=-ticks - 1) for episodes in unseen]
         if not self.config.branches.ood_ratio or len(older) < _CHECK_EPISODES or not all(map(len, inner)):
-            return {}, 0.0
+            return None
         left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
         chosen = self.data.tensor(_steps([episode for episode in every if episode.start in left]))
         config = replace(self.config.dynamics, steps=min(self.config.dynamics.steps, _CHECK_STEPS))
@@ -211,8 +211,8 @@ class ImaginedEdit(ResidualLearner):
             generator = torch_generator(self.seed, "alarm batch", self._round)
             world = self.learn_world(Transitions(*(part[chosen] for part in self.transitions())), generator, config)
         spread = [frames[:: max(1, len(frames) // _CHECKED_CHUNKS)] for frames in inner]
-        errors, usual = ({lag: self.unexplained(world, frames, lag) for lag in (-1, 0, 1)} for frames in spread)
-        return errors, usual[0]
+        of_newest, of_older = ({lag: self.unexplained(world, each, lag) for lag in (-1, 0, 1)} for each in spread)
+        return of_newest, of_older
 
     def unexplained(self, world: WorldModel[Any], frames: NDArray[np.int64], lag: int = 0) -> float:
         """Return `check.unexplained` of chunks that begin at some frames, with what was sent ``lag`` ticks later."""

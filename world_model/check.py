@@ -1,7 +1,7 @@
 """The out-of-distribution check: whether a world model that has not seen them predicts the newest episodes.
 
-It runs before any rollout, with a model that has seen neither the newest nor some older episodes: one that has would
-have learned what is wrong with them. The imagined gain is no check, since it is as high in a wrong world.
+It runs before any rollout. Its model has seen neither the newest nor some older episodes. One that has would have
+learned what is wrong with them. The imagined gain is no check, since it is as high in a wrong world.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,8 +39,8 @@ def out_of_distribution(newest: Mapping[int, float], older: Mapping[int, float],
     """Say why the newest chunks are out of distribution; empty if they are not.
 
     Either the model explains clearly less of the newest chunks than of older unseen ones: a camera was moved, say. Or
-    it explains clearly more of them with the actions of a tick earlier or later than it does of the older ones:
-    pictures and actions are out of step. Episodes that are easier to predict have smaller errors at every lag.
+    the actions of a tick earlier or later explain clearly more of them than of the older ones. Then pictures and
+    actions are out of step. Episodes that are easier to predict have smaller errors at every lag.
 
     Args:
         newest, older: By lag of the actions in ticks, -1 to 1, the fraction of each group that is left unexplained. The

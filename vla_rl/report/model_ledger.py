@@ -27,9 +27,9 @@ def model_ledger(run: Run) -> str:
         gain = _shown(record.get("imagined_gain"), "{:+.3f}")
         rows.append({"round": str(number), **shares, "accepted": accepted, "imagined gain": gain})
     words = (
-        "Each round fits a world model anew. The shares are what it leaves unexplained of the change within a chunk. The "
-        "out-of-distribution check compares the newest episodes with older ones, which its model has not seen. A high "
-        "imagined gain says nothing: it is as high in a wrong world."
+        "Each round fits a world model anew. The shares are what it leaves unexplained of the change within a chunk. "
+        "The out-of-distribution check compares the newest episodes with older ones, which its model has not seen. "
+        "A high imagined gain says nothing: it is as high in a wrong world."
     )
     return section("The world model of each round", lead(words) + table(rows))
 

@@ -168,7 +168,7 @@ def test_one_command_labels_a_lerobot_dataset(
     assert main(["label", str(dataset), *arguments, str(tmp_path / "detector")]) == 0
     store = EpisodeStore(tmp_path / "store")
     found = {name: store.read_header(name).success for name in store.ids()}
-    assert len(asked) <= 20
+    assert len(asked) <= 25, "first answers, audited successes, and what it is unsure of"
     assert sum(found[name] is truth[name] for name in found) >= 30
     assert not any(found[name] is (not truth[name]) for name in found)
     assert (tmp_path / "detector" / "detector.json").exists()

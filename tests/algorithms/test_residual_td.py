@@ -28,7 +28,7 @@ def learner(cache, **changes: dict) -> residual_td.ResidualTD:
 def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residual_td, "_LEARNING_RATE", 1e-3)
     cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
-    algorithm = learner(cache, td={"updates": 1500, "batch_size": 64}, best_of_n={"num_samples": 1, "offset_std": 0.0})
+    algorithm = learner(cache, td={"updates": 700, "batch_size": 64}, best_of_n={"num_samples": 1, "offset_std": 0.0})
     assert algorithm.update(0)["residual_gain"] > 0.02
     save_learned(algorithm, tmp_path / "policy", 1)
     adjusted, plain = load_policy(tmp_path / "policy"), make_model().acting()
@@ -70,7 +70,7 @@ def test_the_residual_grows_with_how_far_chunks_were_moved(make_cache) -> None:
     cache = make_cache([wandering(f"round-{i:03d}", np.random.default_rng(i).normal(), 1000 + i) for i in range(80)])
     size = []
     for factor in (1, 4):
-        algorithm = learner(cache, td={"updates": 600, "batch_size": 64, "size_cost": 0.5})
+        algorithm = learner(cache, td={"updates": 300, "batch_size": 64, "size_cost": 0.5})
         chunks, width = algorithm.chunks(torch_generator(0, "test", 0)), algorithm.model.spec.action_dim
         chunks.rows[:, -2 * width :] *= factor
         torch.manual_seed(0)

@@ -172,7 +172,7 @@ def test_killed_or_interrupted_at_every_stage_and_resumed_equals_uninterrupted(
 def test_collectors_go_on_while_the_learner_learns_and_kills_change_nothing(tmp_path: Path) -> None:
     """Whoever is killed, learner or collector, while episodes of a later round are played."""
     options = [*TINY, "workers=1", "budget.staleness=1", "budget.steps_per_round=40", "budget.rounds=3"]
-    options += ["budget.checkpoint_every=20"]
+    options += ["budget.checkpoint_every=20", "budget.evaluation_episodes=1"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     train(*options, "--out", whole)
     store = EpisodeStore(whole / "episodes", create=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,7 @@ class AutoencoderConfig:
     token_cells: int = 2
 
     def __post_init__(self) -> None:
-        if self.token_cells < 0:
-            raise ConfigError(f"autoencoder.token_cells is {self.token_cells}; expected a number from 0 on")
+        check_ranges(self, "autoencoder", token_cells=">= 0")
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,8 @@ class DynamicsConfig:
     def __post_init__(self) -> None:
         if self.width % self.heads:
             raise ConfigError(f"dynamics.width {self.width} is not a multiple of dynamics.heads {self.heads}")
-        if min(self.layers, self.flow_layers, self.flow_steps, self.window) < 1 or self.memory_frames < 0:
-            raise ConfigError("dynamics: expected at least 1 layer, flow layer, flow step and window frame")
-        if self.state_frequencies < 0:
-            raise ConfigError(f"dynamics.state_frequencies is {self.state_frequencies}; expected a number from 0 on")
+        least = dict.fromkeys(("layers", "flow_layers", "flow_steps", "window"), ">= 1")
+        check_ranges(self, "dynamics", **least, memory_frames=">= 0", state_frequencies=">= 0")
 
 
 @dataclass(frozen=True)

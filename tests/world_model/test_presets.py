@@ -29,7 +29,7 @@ def test_a_preset_loads_and_bounds_what_it_costs(name: str, pixels: int) -> None
 def test_settings_that_cannot_work_are_refused() -> None:
     with pytest.raises(ConfigError, match="not a multiple of"):
         DynamicsConfig(width=100, heads=3)
-    with pytest.raises(ConfigError, match="at least 1 layer"):
+    with pytest.raises(ConfigError, match="window is 0; expected >= 1"):
         DynamicsConfig(window=0)
     with pytest.raises(ConfigError, match="state_frequencies is -1"):
         DynamicsConfig(state_frequencies=-1)

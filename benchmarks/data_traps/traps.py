@@ -82,15 +82,16 @@ def expect(right: bool, wrong: str) -> None:
 
 @contextmanager
 def logged() -> Iterator[list[str]]:
-    """Collect what the package logs."""
+    """Collect what the package and its plug-ins log."""
     lines: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("vla_rl").addHandler(handler)
+    handler.addFilter(lambda record: record.name.startswith("vla_rl"))
+    logging.getLogger().addHandler(handler)
     try:
         yield lines
     finally:
-        logging.getLogger("vla_rl").removeHandler(handler)
+        logging.getLogger().removeHandler(handler)
 
 
 def meet(found: Trap, folder: Path) -> Outcome:

@@ -200,7 +200,6 @@ def _measure(cell: Cell, runs: Path, changes: Sequence[str]) -> dict[str, Any]:
         "seed": cell.seed,
         "method": cell.method,
         "arguments": _arguments(cell, changes),
-        "run": str(own),
         "demonstrations": protocol.demonstrations,
         "evaluation_episodes": last.episodes,
         "supervised": {"success": first.rate},
@@ -295,11 +294,10 @@ def table(result: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     groups = [[c for c in cells if (c["task"], c["method"]) == key] for key in itertools.product(TASKS, _METHODS)]
-    published = [
-        "| task | ours | published | figure | differences to ours |",
-        "|---|---|---|---|---|",
-        *(row for group in groups if group and group[0]["method"] == OURS for row in _published_rows(group)),
-    ]
+    published = [row for group in groups if group and group[0]["method"] == OURS for row in _published_rows(group)]
+    if published:
+        columns = "| task | ours | published | figure | differences to ours |"
+        published = [columns, "|---|---|---|---|---|", *published, ""]
     note = (
         "Success is a mean over seeds; in brackets, the 95 % Wilson interval of these very policies. "
         "Held-out starts: 100, aloha 50. A sample is a simulator step; Meta-World: two steps, as IBRL counts. "
@@ -307,7 +305,7 @@ def table(result: dict[str, Any]) -> str:
         f"Hours are wall-clock time with two workers. {origin(cells)} Command: `{result['command']}`."
     )
     picture = f"![Success against practice episodes and against simulator steps](../{PICTURE})"
-    return "\n".join([*head, *(_row(group) for group in groups if group), "", *published, "", picture, "", note])
+    return "\n".join([*head, *(_row(group) for group in groups if group), "", *published, picture, "", note])
 
 
 def _row(cells: list[dict[str, Any]]) -> str:

@@ -104,8 +104,8 @@ def _export_base(model: Any, folder: Path) -> BaseInfo:
     if isinstance(base, LeRobotModel) and base.policy.name != "act":
         if draws > 1 or "guidance" not in base.capabilities:  # no flow
             raise ConfigError(
-                f"policy.base={model.config.base} samples noise of torch's generator, policy.draws is {draws}; serve "
-                "it, and practice with policy.base=openpi://HOST:PORT, or practice a flow with policy.draws=1"
+                f"policy.base={model.config.base} with policy.draws={draws} samples noise of torch's generator; "
+                "serve it (policy.base=openpi://HOST:PORT), or practice a flow with policy.draws=1"
             )
         observation = random_observations(model.spec, model.statistics.state)[0]
         images = {name: torch.from_numpy(image)[None] for name, image in observation.images.items()}

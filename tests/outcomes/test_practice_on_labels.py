@@ -57,7 +57,7 @@ def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path
 def test_late_answers_are_used_from_the_next_round_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     tiny = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]
-    assert train(*tiny, "--out", str(run), "--outcomes", "audit_share=0") == 0
+    assert train(*tiny, "--out", str(run), "--outcomes", "audit_share=0", "most_asked=1") == 0
     store = EpisodeStore(run / "episodes", create=False)
     queue = QuestionQueue(store)
     assert queue.next()["left"] == 4, "nothing has waited for the answers"

@@ -26,7 +26,7 @@ from vla_rl.core.errors import UserError
 _INF, _NAN = float("inf"), float("nan")
 _STRATEGY_TICKS = 60
 _REFUSED_WITHIN_S = 10.0  # of the machine's time, which may be busy: free ticks take next to none
-_DISCOVERED_AFTER_S = 2.0  # a node that the observer has discovered, the others discover in a moment of their own
+_DISCOVERED_AFTER_S = 4.0  # others discover a node a moment after the observer, later on a busy machine
 _GONE_WITHIN_S = 60.0
 _SLICE_S = 0.005
 

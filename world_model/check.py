@@ -51,8 +51,8 @@ def out_of_distribution(newest: Mapping[int, float], older: Mapping[int, float],
     lag = min((-1, 1), key=lambda lag: change[lag])
     if change[lag] < _CLEARLY * change[0] and (change[lag] < _CLEARLY or change[0] <= ratio):
         when = f"a tick {'later' if lag > 0 else 'earlier'}"
-        share = change[lag] / change[0]
-        return f"pictures and actions are out of step: actions {when} have {share:.2f} times the error of older chunks"
+        lower = 1 - change[lag] / change[0]
+        return f"pictures and actions are out of step: with actions {when} the error is {lower:.0%} lower than expected"
     if newest[0] > ratio * older[0]:
         return (
             f"the episodes before leave {newest[0]:.0%} of what the newest chunks did unexplained, and {older[0]:.0%} "

@@ -101,13 +101,11 @@ def table(result: dict[str, Any]) -> str:
     cells = [cell for cell in result["cells"] if cell["part"] == "unattended"]
     if not cells:
         return f"Not measured yet: `{_COMMAND}`."
-    columns = max(len(cell["forward_success"]) for cell in cells)
-    heads = [f"{_EVERY * column + 1} to {_EVERY * (column + 1)}" for column in range(columns)]
-    lines = [f"| success in attempts | {' | '.join(heads)} |", "|---" * (columns + 1) + "|"]
+    lines = [f"| task | success in attempts 1 to {_EVERY}, then in each {_EVERY} that follow, % |", "|---|---|"]
     for cell in cells:
         for name in ("forward", "backward"):
-            shares = [f"{share:.0%}" for share in cell[f"{name}_success"][:columns]]
-            lines.append(f"| {name}, seed {cell['seed']} | {' | '.join(shares + [''] * (columns - len(shares)))} |")
+            shares = ", ".join(f"{100 * share:.0f}" for share in cell[f"{name}_success"])
+            lines.append(f"| {name}, seed {cell['seed']} | {shares} |")
     for cell in cells:
         freed, about = cell["freed"], f"Seed {cell['seed']}: {cell['forward_episodes']} attempts forward"
         lines += [

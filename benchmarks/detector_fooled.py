@@ -19,7 +19,8 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
 ROUNDS, EPISODES = 10, 16  # of the adversary
-_ELITE, _STD = 4, 0.4  # episodes with the largest reward; first standard deviation, of that of the actions
+_ELITE = 4  # best episodes of a round, from which the next search distribution is fitted
+_STD = 0.4  # of the first search distribution, in standard deviations of the actions
 _THIRD_TICKS = 40
 _FIRST_SEED = 500_000
 _COMMAND = "python -m benchmarks detector --parts fooled --seeds 0"

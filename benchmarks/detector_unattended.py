@@ -1,8 +1,8 @@
 """Practice without a hand: the policy puts a cube into a tray, and takes it out again.
 
-The second task is examples/own_reset. The environment resets the world once, before the first demonstration. Then the
-world of an attempt is that of the one before, and only the arms go home. A reset by hand would be one of the
-simulator's, and is counted.
+The second task is examples/own_reset. The environment resets the world once, before the first demonstration. Later,
+every attempt goes on in the world of the last one, and only the arms go home. Where the world is stuck, the simulator
+resets it. That counts as a hand.
 """
 
 import json

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from benchmarks import branch_values, foretold, ladder, outcomes, policy_ranking
+from benchmarks import branch_values, ladder, outcomes, policy_ranking, predicted_starts
 from benchmarks.cells import Cells, origin
 from benchmarks.statistics import bootstrap_interval, paired_p
 from vla_rl.core.errors import UserError
@@ -29,7 +29,7 @@ PAIRED = {
     "untaught_": ("untaught", "chunk_critic"),
 }
 """What the figures' names begin with -> with and without imagination."""
-_PARTS = ("pairs", *ladder.PARTS, "values", "foretold", "ranking")
+_PARTS = ("pairs", *ladder.PARTS, "values", "starts", "ranking")
 _GOAL = 0.8
 _UPDATES = 5
 
@@ -93,9 +93,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     values = branch_values.open_cells(options.out)
     if "values" in options.parts:
         branch_values.measure_seeds(values, options.out, options.runs, options.seeds)
-    forecasts = foretold.open_cells(options.out)
-    if "foretold" in options.parts:
-        foretold.measure_seeds(forecasts, options.out, options.runs, options.seeds)
+    forecasts = predicted_starts.open_cells(options.out)
+    if "starts" in options.parts:
+        predicted_starts.measure_seeds(forecasts, options.out, options.runs, options.seeds)
     ranked = policy_ranking.open_cells(options.out)
     if "ranking" in options.parts:
         policy_ranking.measure(ranked, options.out, options.runs, options.seeds)
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **{name: value for name, value in found.items() if name != "measured"},
         "ladder": [cell for part in ladder.PARTS for cell in ladder.open_cells(options.out, part).read()],
         **branch_values.keys(values.read()),
-        **foretold.keys(forecasts.read()),
+        **predicted_starts.keys(forecasts.read()),
         **policy_ranking.keys(ranked.read()),
         **_of_video_model(options.out / "world-model.json"),
         "measured": origin([cell for own in twins.values() for both in own for cell in both]),
@@ -172,7 +172,7 @@ def table(result: dict[str, Any]) -> str:
         f"{result['measured']} Command: `{result['command']}`.",
         *([ladder.table(result["ladder"])] if result["ladder"] else []),
         *([branch_values.table(result["branch_values"])] if "branch_values" in result else []),
-        *([foretold.table(result)] if "foretold_policies" in result else []),
+        *([predicted_starts.table(result)] if "foretold_policies" in result else []),
         *([policy_ranking.table(result)] if "foretold_ranking" in result else []),
     ]
     return "\n\n".join(parts)

@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
     saved: float
 
 
-def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: NDArray[Any]) -> Estimate:
+def control_variate(outcome: NDArray[Any], predicted: NDArray[Any], elsewhere: NDArray[Any]) -> Estimate:
     """Estimate a success rate from few real episodes and predictions for many starts (control variate;
     prediction-powered inference, arXiv 2311.01453):
 
@@ -64,13 +64,13 @@ def control_variate(outcome: NDArray[Any], foretold: NDArray[Any], elsewhere: ND
 
     Args:
         outcome: Y, [n], 1 or 0, of real episodes.
-        foretold: F, [n], predicted success for the same starts, by predictors trained on other episodes.
+        predicted: F, [n], success for the same starts as models predict it that have learned from other episodes.
         elsewhere: F', [N], of further starts from the same distribution.
 
     Raises:
         UserError: for fewer than three episodes, lengths that differ, no further starts, or numbers not finite.
     """
-    y, f, others = (np.asarray(part, dtype=np.float64) for part in (outcome, foretold, elsewhere))
+    y, f, others = (np.asarray(part, dtype=np.float64) for part in (outcome, predicted, elsewhere))
     n, further = len(y), len(others)
     if n < 3 or f.shape != y.shape or not further or not all(np.isfinite(part).all() for part in (y, f, others)):
         raise UserError(

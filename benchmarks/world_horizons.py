@@ -155,7 +155,7 @@ def _read(
     actions: NDArray[np.float32],
     horizons: Sequence[int],
 ) -> tuple[Float32Array, Float32Array]:
-    """Positions [B, H, K, 3] that the probe reads of imagined pictures so many steps ahead, and proprioception."""
+    """Return positions [B, H, K, 3] that the probe reads from imagined pictures, and proprioception, per horizon."""
     seen, state = [], []
     for rows in torch.arange(len(actions)).split(_BATCH):
         now, read, sensed = model.encode(observations.at(rows)), list[Float32Array](), list[Float32Array]()

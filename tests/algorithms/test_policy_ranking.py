@@ -1,4 +1,4 @@
-"""What is foretold of policies: known answers in a world that they understand, and whole runs."""
+"""What is predicted of policies: known answers in a world that they understand, and whole runs."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def going(model, way: float) -> BestOfN:
 
 
 @pytest.mark.slow
-def test_policies_are_foretold_in_the_order_of_what_they_do(make_cache) -> None:
+def test_policies_are_predicted_in_the_order_of_what_they_do(make_cache) -> None:
     cache = make_cache([arriving(index) for index in range(80)])
     judge = learner(cache, dynamics={"steps": 300})
     up, still, down = (predict(judge, going(judge.model, way), 100) for way in (0.8, 0.0, -0.8))

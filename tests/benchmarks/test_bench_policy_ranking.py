@@ -1,4 +1,4 @@
-"""How foretold policies are compared with what they made: known answers."""
+"""How predictions of policies are compared with what they made: known answers."""
 
 import pytest
 

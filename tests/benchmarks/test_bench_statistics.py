@@ -129,9 +129,9 @@ def test_the_estimate_has_no_bias_and_its_interval_its_coverage_however_wrong_th
 
 
 @pytest.mark.parametrize(
-    ("outcome", "foretold", "elsewhere"),
+    ("outcome", "predicted", "elsewhere"),
     [([1, 0], [1, 0], [1]), ([1, 0, 1], [1, 0], [1]), ([1, 0, 1], [1, 0, 1], []), ([1, 0, 1], [1, 0, np.nan], [1])],
 )
-def test_too_few_or_bad_numbers_are_refused(outcome, foretold, elsewhere):
+def test_too_few_or_bad_numbers_are_refused(outcome, predicted, elsewhere):
     with pytest.raises(UserError, match="at least three episodes"):
-        control_variate(np.array(outcome), np.array(foretold), np.array(elsewhere))
+        control_variate(np.array(outcome), np.array(predicted), np.array(elsewhere))

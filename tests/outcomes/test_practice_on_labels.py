@@ -20,6 +20,8 @@ from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig
 from vla_rl.training.plan import BudgetConfig
 from vla_rl.training.round_labels import RoundLabels, choose_labels
 
+TINY = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]
+
 
 def train(*arguments: str) -> int:
     return main(["train", *arguments])
@@ -28,8 +30,7 @@ def train(*arguments: str) -> int:
 @pytest.mark.slow
 def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    tiny = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]
-    assert train(*tiny, "--out", str(run), "--outcomes", "simulated_person=true", "audit_share=0") == 0
+    assert train(*TINY, "--out", str(run), "--outcomes", "simulated_person=true", "audit_share=0") == 0
     store = EpisodeStore(run / "episodes", create=False)
     first = [name for name in store.ids() if name.startswith("round001")]
     assert {store.edit_log(name).labeler for name in first} == {"simulated person"}
@@ -56,8 +57,7 @@ def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path
 @pytest.mark.slow
 def test_late_answers_are_used_from_the_next_round_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    tiny = ["--config", "tiny", "budget.episodes_per_round=4", "budget.rounds=1", "takeover.enabled=false"]
-    assert train(*tiny, "--out", str(run), "--outcomes", "audit_share=0", "most_asked=1") == 0
+    assert train(*TINY, "--out", str(run), "--outcomes", "audit_share=0", "most_asked=1") == 0
     store = EpisodeStore(run / "episodes", create=False)
     queue = QuestionQueue(store)
     assert queue.next()["left"] == 4, "nothing has waited for the answers"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.foretold import intraclass_correlation, keys, table
+from benchmarks.predicted_starts import intraclass_correlation, keys, table
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.8])

@@ -3,13 +3,11 @@
 lerobot is imported once for the whole file, and each policy is built once.
 """
 
-import contextlib
 import json
 import logging
 import pickle
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +24,12 @@ from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
-from vla_rl.core.types import Observation, Source
-from vla_rl.data.store import EpisodeStore
+from vla_rl.core.types import Observation
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import PolicyBatch
 from vla_rl.policies.folders import load_model, load_policy
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig
 from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
-from vla_rl.policies.named import load_named
 
 SPEC = PolicySpec("toy", ("front", "top"), (32, 32), 3, 2)
 KINDS = ["act", "diffusion", "smolvla", "pi0", "pi05"]
@@ -338,90 +334,3 @@ class TestPlugin:
         torch.testing.assert_close(theirs, expected, atol=1e-4, rtol=1e-4)
         first = behind(policy.select_action(before(batch), noise=noise))
         torch.testing.assert_close(first, expected[:, 0], atol=1e-4, rtol=1e-4)
-
-
-class TestTwoObservations:
-    """lerobot's diffusion with ``n_obs_steps=2``: its own way of keeping observations is the reference."""
-
-    @staticmethod
-    def made(folder: Path, **options: Any) -> LeRobotModel:
-        from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
-
-        from vla_rl.policies.lerobot_adapter.folder import check_interface
-
-        config = tiny_config("diffusion", folder)
-        for name, value in {"n_obs_steps": 2, "horizon": 8, "n_action_steps": 7, **options}.items():
-            setattr(config, name, value)
-        check_interface(config, SPEC)
-        torch.manual_seed(0)
-        return LeRobotModel(DiffusionPolicy(config), SPEC, statistics()).eval()
-
-    def test_a_chunk_is_lerobots(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = self.made(tmp_path, n_action_steps=1)  # so that lerobot plans at every step
-
-        @contextlib.contextmanager
-        def seeded(_: int) -> Iterator[None]:
-            torch.manual_seed(5)
-            yield
-
-        monkeypatch.setattr(model, "_seeded", seeded)
-        seen = [replace(make_observation(seed, seed), images=images(seed)) for seed in (1, 2)]
-        found = model.acting().infer(replace(seen[1], past=(seen[0],))).actions
-
-        model.policy.reset()
-        for each in seen:
-            pictures = {f"observation.images.{name}": torch.from_numpy(image) for name, image in each.images.items()}
-            batch = {name: image.movedim(-1, 0).float() / 255 for name, image in pictures.items()}
-            torch.manual_seed(5)
-            action = model.policy.select_action(
-                model.preprocess({**batch, "observation.state": torch.from_numpy(each.state), "task": ""})
-            )
-        np.testing.assert_allclose(found[0], model.postprocess(action)[0].numpy(), atol=1e-5)
-        with pytest.raises(UserError, match="reads 2 observations, found are 1"):
-            model.acting().infer(seen[1])
-
-    @pytest.mark.parametrize("realtime", [False, True])
-    def test_it_acts_on_a_robot(self, tmp_path: Path, realtime: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        import torchvision
-
-        import vla_rl as vla
-
-        if realtime:  # the inference process knows the real backbone alone
-            monkeypatch.setattr(torchvision.models, "resnet18", torchvision.models.resnet.resnet18)
-        folder, store = tmp_path / "policy", tmp_path / "store"
-        self.made(tmp_path).save(folder)
-        found = find_policy(folder)
-        assert (found.n_obs_steps, found.horizon) == (2, 7)
-        settings = {"robot.duration_s": 1, "execution.execute_ticks": 3}
-        assert vla.rollout(folder, "mock", realtime=realtime, out=store, settings=settings) == [None]
-        (episode,) = EpisodeStore(store)
-        assert (episode.source == Source.POLICY).mean() > 0.8
-        assert np.ptp(episode.action_sent, 0).min() > 0
-
-    def test_it_is_served_to_our_clients(self, tmp_path: Path) -> None:
-        pytest.importorskip("websockets", reason="needs the extra serve")
-        from benchmarks.any_policy.faults import in_thread
-        from vla_rl.acting.serve import PolicyServer
-
-        self.made(tmp_path).save(tmp_path / "policy")
-        local: Any = load_policy(tmp_path / "policy")
-        with in_thread(PolicyServer(find_policy(tmp_path / "policy"))) as url:
-            remote: Any = load_named(url)
-            first, second = (replace(make_observation(seed, seed), images=images(seed)) for seed in (1, 2))
-            local.reset(3)
-            remote.reset(3)
-            seen = replace(second, past=(first,))
-            np.testing.assert_array_equal(remote.infer(seen).actions, local.infer(seen).actions)
-            with pytest.raises(UserError, match="reads 2 observations"):
-                remote.infer(second)
-            remote.close()
-
-    def test_it_is_not_trained(self, tmp_path: Path) -> None:
-        self.made(tmp_path).save(tmp_path / "policy")
-        with pytest.raises(UserError, match="only policies of one can be trained here"):
-            LeRobotModel.check(LeRobotPolicyConfig(folder=str(tmp_path / "policy")), SPEC)
-
-
-def images(seed: int) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {name: random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for name in SPEC.cameras}

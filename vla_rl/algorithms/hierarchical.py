@@ -126,7 +126,7 @@ class HierarchicalLearner:
             return
         frames = self._sampler.sample(self._updates, self.config.batch_size)
         generator = torch_generator(self._seed, "critic noise", self._updates)
-        output = self.critic(*self.data.inputs(frames, generator))
+        output = self.critic(*self.data.newest(frames, generator))
 
         outcome = self.data.credit.viability_label[frames] * self.data.discounted_return(frames, self._discount)
         label, labeled = self.data.tensor(outcome), self.data.tensor(self._labeled[frames])
@@ -162,7 +162,7 @@ class HierarchicalLearner:
     def evaluate(self, frames: Frames) -> tuple[Tensor, Tensor]:
         """z_v [B] and V_e [B] of frames, detached, without augmentation."""
         parts = [
-            self.critic.values(self.critic(*self.data.inputs(part)))
+            self.critic.values(self.critic(*self.data.newest(part)))
             for part in np.split(frames, range(_EVALUATION_BATCH, len(frames), _EVALUATION_BATCH))
         ]
         logits, efficiencies = zip(*parts, strict=True)
@@ -195,7 +195,7 @@ class HierarchicalLearner:
         bootstrapped = np.flatnonzero(timed & ~terminal.cpu().numpy())
         value = torch.zeros(len(frames), device=self.data.device)
         if len(bootstrapped):
-            inputs = self.data.inputs(later[bootstrapped], generator)
+            inputs = self.data.newest(later[bootstrapped], generator)
             _, efficiency = self.target.values(self.target(*inputs))
             value[torch.from_numpy(bootstrapped).to(value.device)] = efficiency
         return efficiency_target(value, elapsed, terminal, self.critic.max_steps)

@@ -87,17 +87,31 @@ class RoundData:
         }
 
     def inputs(self, frames: Frames, generator: torch.Generator | None = None) -> Inputs:
-        """Observations of the frames, on the model's device; with a generator their pictures are randomly shifted. A
-        policy that reads several observations gets those before each frame too.
+        """Return what the policy reads at the frames, as `newest`. If it reads several observations, they have a second
+        dimension, the oldest first, and the pictures of a sample have one shift.
         """
-        if (count := self._model.n_obs_steps) > 1:
-            first = np.asarray(frames) - self.cache.position[frames]
-            each = [self._inputs(np.maximum(frames - before, first), generator) for before in reversed(range(count))]
-            images = {camera: torch.stack([one[0][camera] for one in each], 1) for camera in each[0][0]}
-            return images, torch.stack([one[1] for one in each], 1), each[-1][2]
-        return self._inputs(frames, generator)
+        count = self._model.n_obs_steps
+        if count == 1:
+            return self.newest(frames, generator)
+        each, begun = [], None if generator is None else generator.get_state()
+        for row in self._back(frames, count - 1).T:
+            if generator is not None and begun is not None:
+                generator.set_state(begun)
+            each.append(self.newest(row, generator))
+        images = {camera: torch.stack([one[0][camera] for one in each], 1) for camera in each[0][0]}
+        return images, torch.stack([one[1] for one in each], 1), each[-1][2]
 
-    def _inputs(self, frames: Frames, generator: torch.Generator | None) -> Inputs:
+    def _back(self, frames: Frames, count: int) -> Frames:
+        """Return the ``count`` frames before each frame, then the frame, int64 [B, count + 1]. The first one of an
+        episode stands for those before it.
+        """
+        first = np.asarray(frames) - self.cache.position[frames]
+        return np.maximum(np.asarray(frames)[:, None] - np.arange(count, -1, -1), first[:, None])
+
+    def newest(self, frames: Frames, generator: torch.Generator | None = None) -> Inputs:
+        """Return the observations of the frames, on the model's device; with a generator, pictures are shifted at
+        random.
+        """
         batch = self.cache.observations(frames)
         images = {camera: torch.from_numpy(np.ascontiguousarray(image)) for camera, image in batch.images.items()}
         if generator is not None:
@@ -126,9 +140,14 @@ class RoundData:
         counted = valid[..., None] & self._imitated[np.minimum(steps, stop - 1)]  # [B, H, A]
         if indicator is None and self._model.indicator:
             indicator = torch.full((len(frames),), int(Indicator.POSITIVE), device=self.device)
-        images, _, text = self.inputs(frames, generator)
-        state = self._states(begin, self.cache.state[begin])
-        return PolicyBatch(images, state, text, self.tensor(actions), self.tensor(counted), indicator)
+        images, state, text = self.inputs(frames, generator)
+        earlier = None
+        if (past := self._model.n_obs_steps - 1) > 0:
+            before = self._back(frames, past)[:, :-1]
+            earlier = self.tensor(self._filled(self.cache.action[before], frames))
+        else:
+            state = self._states(begin, self.cache.state[begin])
+        return PolicyBatch(images, state, text, self.tensor(actions), self.tensor(counted), indicator, earlier)
 
     def _begin(self, frames: Frames, generator: torch.Generator | None) -> Frames:
         """Return the frames of the chunks' first actions, int64 [B]. They follow the images by up to

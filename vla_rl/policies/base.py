@@ -48,13 +48,15 @@ class PolicyBatch:
     """A training batch.
 
     Attributes:
-        images: camera -> uint8 [B, H, W, 3].
-        state: float32 [B, S], raw units.
+        images: camera -> uint8 [B, H, W, 3]; of several observations [B, n_obs_steps, H, W, 3].
+        state: float32 [B, S], raw units; of several observations [B, n_obs_steps, S].
         text: int64 [B, L], from `BasePolicy.tokenize`.
         actions: float32 [B, horizon, A], raw units.
         valid: Numbers with a loss, bool [B, horizon, A] or broadcast to it: no steps past the end of the episode, no
             dimensions without a command.
         indicator: int64 [B], values of `Indicator`; None: NONE everywhere.
+        earlier: Commands of the observations before the newest, float32 [B, n_obs_steps - 1, A], raw units; None: it
+            is the only one.
     """
 
     images: dict[str, Tensor]
@@ -63,6 +65,7 @@ class PolicyBatch:
     actions: Tensor
     valid: Tensor
     indicator: Tensor | None = None
+    earlier: Tensor | None = None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Apply a function to every tensor of the batch."""

@@ -121,14 +121,8 @@ class LeRobotModel(TrainablePolicy):
 
     @classmethod
     def check(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> None:
-        """Refuse a config that does not fit; only the description is read. The policy acts with several observations,
-        but learns only with one.
-        """
-        if (steps := n_obs_steps(read_config(Path(config.folder), spec))) > 1:
-            raise UserError(
-                f"{config.folder} reads {steps} observations; only policies of one can be trained here. "
-                "Set n_obs_steps to 1 in its config.json"
-            )
+        """Refuse a config that does not fit; only the description is read."""
+        read_config(Path(config.folder), spec)
 
     @classmethod
     def provides(cls, config: LeRobotPolicyConfig, spec: PolicySpec) -> frozenset[str]:
@@ -170,11 +164,18 @@ class LeRobotModel(TrainablePolicy):
         return tokens
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
-        """Return the policy's own loss of each sample, see `TrainablePolicy.loss`; the indicator is not used."""
+        """Return the policy's own loss of each sample, see `TrainablePolicy.loss`; the indicator is not used.
+
+        lerobot's chunk begins at the oldest observation. Actions before the newest one are given, and have no loss.
+        """
         counted = batch.valid if batch.valid.ndim == 3 else batch.valid[..., None]
-        inputs = self._inputs(batch.images, batch.state, batch.text) | {"action": batch.actions}
+        counted, actions = counted.expand_as(batch.actions), batch.actions
+        if batch.earlier is not None:
+            actions = torch.cat([batch.earlier, actions], 1)
+            counted = torch.cat([torch.zeros_like(batch.earlier, dtype=torch.bool), counted], 1)
+        inputs = self._inputs(batch.images, batch.state, batch.text) | {"action": actions}
         with self._seeded(int(torch.randint(2**62, (1,), generator=generator))):
-            return per_sample_loss(self.policy, self.prepared(inputs), counted.expand_as(batch.actions))
+            return per_sample_loss(self.policy, self.prepared(inputs), counted)
 
     @torch.no_grad()
     def draw(

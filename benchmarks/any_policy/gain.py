@@ -2,20 +2,20 @@
 next one goes on there.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.cells import Cells, origin
-from benchmarks.outcomes import practice_alone
 from benchmarks.runs import RunningVerb, evaluations, in_float32, run_verb
 from vla_rl.core.cache_keys import cache_key
+from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.report.outcomes import metrics_of
 from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import wilson_interval
 
+_PRESET = "alone"
 _ROUNDS = 3
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
 _LOGGED = (
@@ -25,24 +25,39 @@ _LOGGED = (
     "base_known",
     "base_s",
     "proxy_s",
-    "imagined_gain",
-    "imagined_stopped",
+    "residual_value",
+    "residual_size",
+    "residual_gain",
 )
-BASES: dict[str, tuple[list[str], list[str]]] = {
-    "flow_opaque": ([], ["policy.draws=9"]),  # one of zero noise, and eight candidates
-    "deterministic": ([], []),
-    "act": (
-        [
-            "algorithm=sft",
-            "policy.kind=lerobot",
-            "budget.supervised_steps=1500",
-            "supervised.actor.batch_size=32",
-            "supervised.actor.decay_steps=1500",
-        ],
-        [],
-    ),
+
+
+class Base(NamedTuple):
+    """A frozen base policy.
+
+    Attributes:
+        trained: Which supervised policy it is, a key of `_TRAINED`.
+        practice: Changes to the config of its practice.
+    """
+
+    trained: str
+    practice: list[str]
+
+
+def _lerobots(steps: int, batch_size: int) -> list[str]:
+    """Return the changes to the config of a supervised policy of lerobot's."""
+    sizes = [f"supervised.actor.batch_size={batch_size}", f"supervised.actor.decay_steps={steps}"]
+    return ["algorithm=sft", "policy.kind=lerobot", f"budget.supervised_steps={steps}", *sizes]
+
+
+_TRAINED = {"flow": [], "act": _lerobots(1500, 32), "diffusion": _lerobots(1500, 16)}
+"""Supervised policy -> changes to the config of its training."""
+BASES = {
+    "flow_opaque": Base("flow", ["policy.draws=9"]),  # one of zero noise, and eight candidates
+    "deterministic": Base("flow", []),
+    "act": Base("act", []),
+    "diffusion": Base("diffusion", []),
+    **{f"delay_{ticks}": Base("flow", ["execution.strategy=naive", f"latency.typical={ticks}"]) for ticks in (4, 8)},
 }
-"""Base policy -> changes to the config of its supervised training, and to that of its practice."""
 
 
 def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], rounds: int) -> dict[str, Any]:
@@ -55,7 +70,7 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
         seeds: Seeds of the runs.
         rounds: Largest number of new rounds per cell; 0: only the supervised base policy.
     """
-    cells = Cells(out / "any_policy", {"config": practice_alone()})
+    cells = Cells(out / "any_policy", {"config": read_yaml(config_file(_PRESET))})
     for seed in seeds:
         for base in bases:
             if f"{base}-{seed}" not in cells and (found := _advance(base, seed, runs / cells.digest, rounds)):
@@ -64,8 +79,9 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
 
 
 def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean gain in points by base policy, and whether all of them stayed as they were."""
+    """Mean gain in points by base policy, whether all of them stayed as they were, and what a delay costs."""
     found: dict[str, Any] = {"gain_cells": cells}
+    last: dict[str, dict[int, float]] = {base: {} for base in BASES}
     for base in BASES:
         own = [cell for cell in cells if cell["base"] == base]
         if own:
@@ -73,7 +89,25 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
             found[f"gain_450_points_{base}"] = 100 * sum(gains) / len(own)
             found[f"gain_450_{base}_seeds"] = len(own)
             found[f"base_unchanged_{base}"] = int(all(cell["base_unchanged"] for cell in own))
+            last[base] = {cell["seed"]: cell["practiced"][-1]["success"] for cell in own}
+    for ticks in (4, 8):
+        delayed, prompt = last[f"delay_{ticks}"], last["deterministic"]
+        if delayed and delayed.keys() <= prompt.keys():
+            found[f"delay_{ticks}_success_ratio"] = sum(delayed.values()) / sum(prompt[seed] for seed in delayed)
+    if cells:
+        rounds = [(entry, cell["supervised"]) for cell in cells for entry in cell["practiced"]]
+        found["never_worse"] = sum(_is_worse(entry, base) for entry, base in rounds)
     return found
+
+
+def _is_worse(entry: dict[str, Any], base: dict[str, Any]) -> bool:
+    """Whether a round ends below the base policy by more than its interval."""
+    _, high = wilson_interval(_successes(entry), entry["episodes"])
+    return high < float(base["success"])
+
+
+def _successes(entry: dict[str, Any]) -> int:
+    return round(entry["success"] * entry["episodes"])
 
 
 def table(cells: list[dict[str, Any]]) -> str:
@@ -91,12 +125,12 @@ def table(cells: list[dict[str, Any]]) -> str:
 
 def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | None:
     """Go on with a cell; returns it when its last round has been played."""
-    of_base, of_practice = BASES[base]
-    first, folder = runs / f"{'act' if of_base else 'flow'}-{seed}", runs / f"{base}-{seed}"
-    policy = first / "policies" / "version_0000"
-    of_seed = ["train", "--config", "imagined", f"seed={seed}", *_SAME, *in_float32("imagined")]
-    if any(change == "policy.kind=lerobot" for change in of_base):
-        of_base = [*of_base, f"policy.folder={_act(runs / 'act')}"]
+    trained, of_practice = BASES[base]
+    first, folder = runs / f"{trained}-{seed}", runs / f"{base}-{seed}"
+    policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]
+    of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET)]
+    if of_base:
+        of_base = [*of_base, f"policy.folder={_described(trained, runs / trained)}"]
     run_verb([*of_seed, "budget.rounds=0", *of_base], first)
     proxy = [
         "budget.supervised_steps=1",
@@ -132,11 +166,15 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     }
 
 
-def _act(folder: Path) -> Path:
-    """Write the description of a small ACT of lerobot's; its features are those of the robot."""
+def _described(kind: str, folder: Path) -> Path:
+    """Write the description of a small policy of lerobot's; its features are those of the robot."""
+    if (folder / "config.json").exists():
+        return folder
     from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
 
-    if not (folder / "config.json").exists():
+    config: ACTConfig | DiffusionConfig
+    if kind == "act":
         config = ACTConfig(
             chunk_size=16,
             n_action_steps=16,
@@ -149,12 +187,24 @@ def _act(folder: Path) -> Path:
             pretrained_backbone_weights=None,
             device="cpu",
         )
-        folder.mkdir(parents=True, exist_ok=True)
-        config.save_pretrained(folder)
-        assert json.loads((folder / "config.json").read_text())["type"] == "act"
+    else:
+        config = DiffusionConfig(
+            n_obs_steps=2,
+            horizon=16,
+            n_action_steps=15,
+            down_dims=(64, 128),
+            noise_scheduler_type="DDIM",
+            num_inference_steps=10,
+            use_group_norm=True,
+            use_separate_rgb_encoder_per_camera=False,
+            pretrained_backbone_weights=None,
+            device="cpu",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(folder)
     return folder
 
 
 def _interval(entry: dict[str, Any]) -> str:
-    low, high = wilson_interval(round(entry["success"] * entry["episodes"]), entry["episodes"])
+    low, high = wilson_interval(_successes(entry), entry["episodes"])
     return f"{entry['success']:.0%} [{100 * low:.0f}, {100 * high:.0f}]"

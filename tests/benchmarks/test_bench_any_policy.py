@@ -60,11 +60,25 @@ def test_gains_are_summed_up_by_base_policy(tmp_path: Path) -> None:
     assert "| deterministic | 1 | 60% [53, 67] | 60%" in any_policy.table(found)
 
 
+def test_delays_are_compared_with_the_same_seeds_and_harm_is_counted() -> None:
+    def cell(base: str, seed: int, *success: float) -> dict[str, Any]:
+        entries = [{"success": share, "episodes": 200} for share in success]
+        return {"base": base, "seed": seed, "supervised": entries[0], "practiced": entries[1:], "base_unchanged": 1}
+
+    prompt = [cell("deterministic", 0, 0.5, 0.8, 0.8, 0.8), cell("deterministic", 1, 0.5, 0.4, 0.6, 1.0)]
+    found = gain.summary([*prompt, cell("delay_4", 1, 0.4, 0.29, 0.35, 0.9)])
+    assert found["delay_4_success_ratio"] == pytest.approx(0.9)
+    assert "delay_8_success_ratio" not in found
+    assert found["never_worse"] == 2, "40 % [33, 47] after 50 %, and 29 % [23, 36] after 40 %; 35 % [29, 42] is not"
+    assert "delay_4_success_ratio" not in gain.summary([prompt[0], cell("delay_4", 1, 0.4, 0.5, 0.6, 0.9)])
+
+
 @pytest.mark.slow
-def test_the_act_of_the_benchmark_is_one_of_lerobots(tmp_path: Path) -> None:
-    folder = gain._act(tmp_path / "act")
+@pytest.mark.parametrize(("kind", "planned"), [("act", 16), ("diffusion", 15)])
+def test_policies_of_lerobot_are_described(tmp_path: Path, kind: str, planned: int) -> None:
+    folder = gain._described(kind, tmp_path / kind)
     spec = PolicySpec("own", ("front",), (64, 64), 4, 4)
-    assert LeRobotModel.planned(LeRobotPolicyConfig(folder=str(folder)), spec) == 16
+    assert LeRobotModel.planned(LeRobotPolicyConfig(folder=str(folder)), spec) == planned
 
 
 @pytest.mark.slow

@@ -178,8 +178,6 @@ def test_a_sample_is_what_lerobot_reads_of_a_dataset(cache: FrameCache, tmp_path
 
 
 def test_the_pictures_of_a_sample_have_one_shift(cache: FrameCache, tmp_path: Path) -> None:
-    for image in cache.observations(np.arange(20)).images.values():
-        image.flags.writeable = True
     data = data_of(cache, made(tmp_path))
     first = np.array([0, 10, 0])  # the same picture twice
     images, _, _ = data.inputs(first, torch.Generator().manual_seed(0))

@@ -7,7 +7,7 @@ _AXES = 3
 
 
 class MotionSteps:
-    """Turns a direction into a command. The ``step`` of `robot_io.lerobot_takeover.LerobotTakeover`.
+    """Turns a direction into a command. For a device that gives motions, such as a SpaceMouse.
 
     A group is up to three dimensions in a row that are no grippers, and the gripper behind them. This is an arm if the
     action lists x, y, z and the gripper of each. At full deflection ``speed`` is the share of a target's range a

@@ -1,4 +1,4 @@
-"""A SpaceMouse of 3Dconnexion as a teleoperator with lerobot's interface, read from Linux' hidraw without any library.
+"""A SpaceMouse of 3Dconnexion, read from Linux' hidraw without any library.
 
 Reports of the device are little endian. Report 1: translation x, y, z, each int16 from about -350 to 350. Report 2:
 rotation. Report 3: a bit for each button. It sends only while something changes. Read in the control thread; reading
@@ -7,10 +7,16 @@ never blocks.
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import override
 
+import numpy as np
+
+from robot_io.motion import MotionSteps
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import TakeoverSource
+from vla_rl.core.types import Float32Array
 
 _VENDORS = ("256F", "046D")
 _FULL_SCALE = 350.0
@@ -21,9 +27,6 @@ _LEFT, _RIGHT = 1, 2
 class SpaceMouse:
     """Motion of the cap moves the tool; the left button closes the gripper, the right one opens it.
 
-    The person intervenes while the cap is out of its dead zone or a button is held. Both buttons at once end the
-    attempt without success.
-
     Args:
         device: such as /dev/hidraw3; None takes the first one of the maker.
         dead_zone: part of the full scale that does not count.
@@ -31,8 +34,6 @@ class SpaceMouse:
     Raises:
         UserError: if there is no such device, or it may not be read.
     """
-
-    name = "spacemouse"
 
     def __init__(self, device: Path | None = None, dead_zone: float = 0.08) -> None:
         self._path = device or _find()
@@ -42,14 +43,14 @@ class SpaceMouse:
         self._file: int | None = None
 
     @property
-    def action_features(self) -> dict[str, Any]:
-        """As lerobot's gamepad has them."""
-        names = {"delta_x": 0, "delta_y": 1, "delta_z": 2, "gripper": 3}
-        return {"dtype": "float32", "shape": (4,), "names": names}
+    def moved(self) -> bool:
+        """Whether the cap is out of its dead zone or a button is held."""
+        return any(self._motion) or bool(self._buttons)
 
     @property
-    def is_connected(self) -> bool:
-        return self._file is not None
+    def both_buttons(self) -> bool:
+        """Whether both buttons are held: the person gives up."""
+        return self._buttons & (_LEFT | _RIGHT) == _LEFT | _RIGHT
 
     def connect(self) -> None:
         """Open the device."""
@@ -64,39 +65,26 @@ class SpaceMouse:
             os.close(self._file)
             self._file = None
 
-    def get_action(self) -> dict[str, float]:
-        """Read the cap and the buttons; an unplugged device raises OSError.
+    def read(self) -> tuple[Float32Array, float]:
+        """Return the motion of the cap and what the gripper does, from all reports that have come.
 
-        ``delta_x`` is forwards, ``delta_y`` to the left, ``delta_z`` upwards, each -1 to 1; ``gripper`` 0 closes, 1
-        stays, 2 opens.
+        The motion is forwards, to the left and upwards, float32 [3], each -1 to 1. The gripper closes at -1, stays at 0
+        and opens at 1.
+
+        Raises:
+            UserError: The device was unplugged.
         """
-        self._read_reports()
-        right, backwards, down = self._motion
-        gripper = 1.0 - bool(self._buttons & _LEFT) + bool(self._buttons & _RIGHT)
-        return {"delta_x": -backwards, "delta_y": -right, "delta_z": -down, "gripper": gripper}
-
-    def get_teleop_events(self) -> dict[Any, bool]:
-        """Return lerobot's events of the newest reports; call `get_action` before."""
-        from lerobot.teleoperators.utils import TeleopEvents
-
-        both = self._buttons & (_LEFT | _RIGHT) == _LEFT | _RIGHT
-        return {
-            TeleopEvents.IS_INTERVENTION: any(self._motion) or bool(self._buttons),
-            TeleopEvents.TERMINATE_EPISODE: both,
-            TeleopEvents.SUCCESS: False,
-            TeleopEvents.RERECORD_EPISODE: False,
-        }
-
-    def _read_reports(self) -> None:
         assert self._file is not None, "connect before reading"
-        while True:
-            try:
-                report = os.read(self._file, 64)
-            except BlockingIOError:
-                return
-            if not report:
-                return
-            self._take(report)
+        try:
+            while report := os.read(self._file, 64):
+                self._take(report)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise UserError(f"the SpaceMouse is silent ({error.strerror}): plug it in, and start again") from error
+        gripper = float(bool(self._buttons & _RIGHT)) - bool(self._buttons & _LEFT)
+        right, backwards, down = self._motion
+        return np.array([-backwards, -right, -down], np.float32), gripper
 
     def _take(self, report: bytes) -> None:
         if report[0] == _TRANSLATION and len(report) >= 7:
@@ -105,6 +93,25 @@ class SpaceMouse:
             self._motion = (x, y, z)
         elif report[0] == _BUTTONS and len(report) >= 2:
             self._buttons = report[1]
+
+
+class SpaceMouseDriver(TakeoverSource):
+    """Commands while the person moves a connected SpaceMouse. Both buttons ``end`` the attempt without success."""
+
+    def __init__(self, mouse: SpaceMouse, steps: MotionSteps, end: Callable[[bool | None], None]) -> None:
+        self._mouse, self._steps, self._end = mouse, steps, end
+
+    @override
+    def reset(self, seed: int) -> None:
+        """A person needs no seed."""
+
+    @override
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        """Return the person's command of this tick, or None; ``proposed`` is the command that holds still."""
+        motion, gripper = self._mouse.read()
+        if self._mouse.both_buttons:
+            self._end(False)
+        return self._steps(proposed, motion, gripper) if self._mouse.moved else None
 
 
 def _find() -> Path:

@@ -8,13 +8,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from vla_rl_lerobot.robot import LerobotRobot
+from vla_rl_lerobot.takeover import LerobotTakeover
 
 import sim
 from benchmarks.data_traps.traps import SilentlyWrong, expect, trap
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import SafetyGate
-from robot_io.lerobot_robot import LerobotRobot
-from robot_io.lerobot_takeover import LerobotTakeover
 from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from robot_io.ros2 import messages

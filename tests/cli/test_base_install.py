@@ -99,7 +99,6 @@ def test_what_a_robot_runs_is_imported_without_any_extra() -> None:
         "vla_rl.acting.policy_folder",
         "vla_rl.acting.robots.mock",
         "vla_rl.acting.robots.ros2",
-        "vla_rl.acting.robots.lerobot",
         "robot_io.gate",
         "robot_io.recorder",
         "robot_io.mock_robot",

@@ -30,7 +30,7 @@ def arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.copytree(ROOT / "configs", "configs")
     shutil.copy("configs/robots/so101.yaml", "my_limits.yaml")
     person, terminal = pty.openpty()
-    monkeypatch.setattr("vla_rl.acting.robots.lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
+    monkeypatch.setattr("vla_rl_lerobot.TerminalKeys", partial(TerminalKeys, terminal=terminal))
     monkeypatch.setattr("robot_io.terminal_keys.wait_for_enter", partial(wait_for_enter, terminal))
     over = threading.Event()
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from lerobot.robots.config import RobotConfig
+from vla_rl_lerobot.robot import LerobotRobot
 
 from robot_io.faults import FAULTS, Detector
 from robot_io.gate import GateConfig, SafetyGate
-from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from robot_io.mock_robot import MockRobot
 from tests.fakes.lerobot_arm import MemoryArm

@@ -30,6 +30,7 @@ def test_a_part_of_a_package_that_is_not_installed_says_how_to_get_it(monkeypatc
     monkeypatch.setattr(sys, "path", [*sys.path, "asks anew"])
     for kind, name, place in (
         ("sinks", "wandb", "plugins/vla_rl_trackers"),
+        ("robots", "lerobot", "plugins/vla_rl_lerobot"),
         ("rollouts", "ray", "plugins/vla_rl_ray"),
         ("sources", "bag", "plugins/vla_rl_bags"),
         ("algorithms", "recap", "examples/baselines"),

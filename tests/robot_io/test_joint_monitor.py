@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from vla_rl_lerobot.robot import LerobotRobot
 
 from robot_io.gate import Reason, SafetyGate
 from robot_io.joint_monitor import JointMonitorConfig
-from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.errors import ConfigError

@@ -1,11 +1,14 @@
 """Keys and motions become commands of any environment."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from robot_io.env_interface import ActionInterface
 from robot_io.keyboard import Keyboard, KeyboardConfig
 from robot_io.motion import MotionSteps
+from robot_io.spacemouse import SpaceMouse, SpaceMouseDriver
 
 A, D = "absolute", "delta"
 
@@ -75,3 +78,25 @@ def test_a_gripper_that_is_pressed_twice_between_ticks_stays() -> None:
 def test_senseless_settings_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(Exception, match="both must be positive"):
         KeyboardConfig(**bad)
+
+
+def test_a_spacemouse_moves_the_tool_and_both_buttons_give_up(tmp_path: Path) -> None:
+    device = tmp_path / "hidraw0"
+    device.write_bytes(b"")
+    mouse, ended = SpaceMouse(device), list[bool | None]()
+    mouse.connect()
+    driver = SpaceMouseDriver(mouse, MotionSteps(actions("aaaa", (3,)), 10, 0.5), ended.append)
+    driver.reset(0)
+    still = np.zeros(4, np.float32)
+    assert driver.command(0, still) is None
+    forwards_and_left = b"".join(axis.to_bytes(2, "little", signed=True) for axis in (-175, -350, 3))
+    with device.open("ab") as stream:
+        stream.write((b"\x01" + forwards_and_left).ljust(64, b"\x00"))
+        stream.write(b"\x03\x01".ljust(64, b"\x00"))
+    np.testing.assert_allclose(driver.command(1, still), [0.2, 0.1, 0, -1], rtol=1e-6)
+    assert not ended
+    with device.open("ab") as stream:
+        stream.write(b"\x03\x03".ljust(64, b"\x00"))
+    np.testing.assert_allclose(driver.command(2, still), [0.2, 0.1, 0, 0], rtol=1e-6)
+    assert ended == [False]
+    mouse.disconnect()

@@ -6,11 +6,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from vla_rl_lerobot.devices import unit_of_each
 
 from robot_io.description import joint_units
 from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
-from robot_io.lerobot_devices import unit_of_each
 from robot_io.recorder import Recorder
 from robot_io.ros2.parameters import Settings
 from vla_rl.acting.robots.ros2 import settings_from

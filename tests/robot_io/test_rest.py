@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from vla_rl_lerobot.robot import LerobotRobot
 
 from robot_io.gate import SafetyGate
-from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from robot_io.keyboard import HELP, Keyboard, KeyboardConfig
-from robot_io.lerobot_takeover import LerobotTakeover
 from robot_io.limits import RobotLimits
 from robot_io.motion import MotionSteps
-from robot_io.spacemouse import SpaceMouse
+from robot_io.spacemouse import SpaceMouse, SpaceMouseDriver
 from robot_io.terminal_keys import TerminalKeys
 from vla_rl.acting.action_kinds import delta_dims
 from vla_rl.acting.attempt import Attempts, free_names
@@ -133,7 +132,7 @@ def _record_by_hand(driver: str, simulator: SimulatorSetup, order: RecordOrder, 
         print(HELP, file=sys.stderr)
     else:
         mouse = SpaceMouse()
-        driving, keys = LerobotTakeover(mouse, robot, step=steps), TerminalKeys(robot.end)
+        driving, keys = SpaceMouseDriver(mouse, steps, robot.end), TerminalKeys(robot.end)
         mouse.connect()
     keys.start()
     print("s: success; f, r: not to be kept; Enter begins", file=sys.stderr)

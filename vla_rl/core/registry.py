@@ -31,6 +31,7 @@ KINDS = {
 _APART = {
     "examples/baselines": "awr threshold recap no_ve residual_ppo rtc_identity training_time_prefix vlash",
     "plugins/vla_rl_bags": "bag",
+    "plugins/vla_rl_lerobot": "lerobot",
     "plugins/vla_rl_ray": "ray",
     "plugins/vla_rl_trackers": "wandb mlflow trackio",
 }  # packages of our repository that are installed by themselves, and their parts

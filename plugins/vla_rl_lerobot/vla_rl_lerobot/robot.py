@@ -1,7 +1,7 @@
 """Any robot of lerobot as a robot of ours.
 
 The control thread calls lerobot's drivers: `get_observation` reads the bus and takes the newest picture of every
-camera's own thread. lerobot is imported when a robot is made from a config.
+camera's own thread.
 
 A driver that fails raises what its libraries raise: TimeoutError, ConnectionError, RuntimeError, but also termios.error
 or can.CanError, which share no base below Exception. None of them may end the control loop while the robot moves: only
@@ -19,13 +19,13 @@ import numpy as np
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Detector
 from robot_io.images import resize
-from robot_io.lerobot_devices import holds_near, lock_ports, make_device, unit_of_each
 from robot_io.staleness import StalenessFilter
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import REST_READINGS, Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
+from vla_rl_lerobot.devices import holds_near, lock_ports, make_device, unit_of_each
 
 _log = logging.getLogger(__name__)
 
@@ -275,7 +275,7 @@ def make_lerobot_robot(options: Mapping[str, Any], control_hz: float, task: str,
         options: ``type`` (``so101_follower``, ...) and the fields of that config (``port``, ``cameras``, ...).
 
     Raises:
-        UserError: if lerobot is missing, or the options do not fit the config.
+        UserError: if there is no such type, or the options do not fit the config.
     """
     return LerobotRobot(make_device("robot", options), control_hz, task, **keywords)
 

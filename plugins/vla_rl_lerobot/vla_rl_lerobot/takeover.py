@@ -1,5 +1,5 @@
 """Any teleoperator of lerobot as the person who takes over. What its driver raises never ends the control loop, see
-`robot_io.lerobot_robot`.
+`vla_rl_lerobot.robot`.
 """
 
 import logging
@@ -8,18 +8,17 @@ from typing import Any, Protocol, override
 
 import numpy as np
 
-from robot_io.lerobot_devices import unit_of_each
 from robot_io.takeover import Clutch
 from vla_rl.core.dimensions import Dimensions, Match, match
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Float32Array
+from vla_rl_lerobot.devices import GRIPPER_STAYS, unit_of_each
 
 _log = logging.getLogger(__name__)
 
 _DELTAS = ("delta_x", "delta_y", "delta_z")
-_GRIPPER_STAYS = 1.0  # lerobot's gripper actions of devices that give deltas: 0 closes, 1 stays, 2 opens
 
 
 class Driven(Protocol):
@@ -118,7 +117,7 @@ class LerobotTakeover(TakeoverSource):
             action: Mapping[str, float] = self._device.get_action()  # first: keyboards learn of keys here
             self._human = self._intervenes()
             posture = self._posture(action) if self._human else None
-        except Exception as error:  # see robot_io.lerobot_robot
+        except Exception as error:  # see vla_rl_lerobot.robot
             wanted = self._human or self._is_engaged()
             doing = "the robot holds" if wanted else "nobody can take over"
             _log.warning("the teleoperator failed (%s: %s); %s", type(error).__name__, error, doing)
@@ -136,7 +135,7 @@ class LerobotTakeover(TakeoverSource):
         when they have lost a packet, and then this raises.
         """
         if self._gives_deltas:
-            gripper = float(action.get("gripper", _GRIPPER_STAYS)) - _GRIPPER_STAYS
+            gripper = float(action.get("gripper", GRIPPER_STAYS)) - GRIPPER_STAYS
             return np.array([*(action[name] for name in _DELTAS), gripper], np.float32)
         assert self._to_robot is not None
         return self._to_robot.apply(np.array([float(action[name]) for name in self._robot.action_names], np.float32))

@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from lerobot.robots.config import RobotConfig
+from vla_rl_lerobot import set_up
+from vla_rl_lerobot.robot import LerobotRobot
 
 from robot_io.gate import Reason
 from robot_io.joint_monitor import JointMonitorConfig
-from robot_io.lerobot_robot import LerobotRobot
 from robot_io.limits import RobotLimits
 from tests.fakes.lerobot_arm import MemoryArm
 from tests.robot_io.test_description import URDF
 from vla_rl.acting.robot_check import robot_items
 from vla_rl.acting.robots import RobotRequest, RobotSetup
-from vla_rl.acting.robots.lerobot import set_up
 from vla_rl.core.clock import Clock, MonotonicClock, VirtualClock
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.policy_spec import PolicySpec
@@ -231,8 +231,8 @@ def test_a_leader_on_the_port_of_the_arm_does_not_let_it_fall(tmp_path: Path, mo
         port.touch()
     for port in ports:
         leader = Leader(port)
-        monkeypatch.setattr("vla_rl.acting.robots.lerobot.make_device", lambda kind, options, made=leader: made)
-        monkeypatch.setattr("vla_rl.acting.robots.lerobot.TerminalKeys.start", lambda keys: None)
+        monkeypatch.setattr("vla_rl_lerobot.make_device", lambda kind, options, made=leader: made)
+        monkeypatch.setattr("vla_rl_lerobot.TerminalKeys.start", lambda keys: None)
         setup = arm(port=str(ports[0]), teleop={"type": "leader", "port": str(port)})
         assert setup.make_takeover is not None
         setup.robot.connect()

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from vla_rl_lerobot.robot import LerobotRobot
+from vla_rl_lerobot.takeover import LerobotTakeover
 
 from robot_io.gate import GateConfig, Reason, SafetyGate
-from robot_io.lerobot_robot import LerobotRobot
-from robot_io.lerobot_takeover import LerobotTakeover
 from vla_rl.core.clock import MonotonicClock, VirtualClock
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array

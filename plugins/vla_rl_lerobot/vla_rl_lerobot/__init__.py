@@ -18,11 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from robot_io.description import Description, make_gate
-from robot_io.lerobot_devices import make_device
-from robot_io.lerobot_robot import LerobotRobot, make_lerobot_robot
-from robot_io.lerobot_takeover import LerobotTakeover, cartesian_step
 from robot_io.limits import RobotLimits
-from robot_io.spacemouse import SpaceMouse
 from robot_io.terminal_keys import TerminalKeys
 from vla_rl.acting.robots import RobotRequest, RobotSetup, check_fits, check_rate
 from vla_rl.core.clock import VirtualClock
@@ -32,6 +28,9 @@ from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Origin
 from vla_rl.data.episode_header import check_camera_names
+from vla_rl_lerobot.devices import SpaceMouseTeleoperator, make_device
+from vla_rl_lerobot.robot import LerobotRobot, make_lerobot_robot
+from vla_rl_lerobot.takeover import LerobotTakeover, cartesian_step
 
 _METRES_PER_TICK = 0.005
 _UNITS = {"radians": ("rad", 1.0), "degrees": ("deg", math.pi / 180)}
@@ -102,7 +101,7 @@ def _takeover(
     keys: TerminalKeys,
 ) -> TakeoverSource:
     """Return the teleoperator, connected; the robot is already."""
-    device: Any = SpaceMouse() if options.get("type") == "spacemouse" else make_device("teleoperator", options)
+    device = SpaceMouseTeleoperator() if options.get("type") == "spacemouse" else make_device("teleoperator", options)
     has_events = hasattr(device, "get_teleop_events")
     step = None
     if robot.moves_tool:

@@ -9,13 +9,18 @@ import logging
 import os
 import pkgutil
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import draccus
+
+from robot_io.spacemouse import SpaceMouse
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.progress import announced
 
 _log = logging.getLogger(__name__)
 
+GRIPPER_STAYS = 1.0
+"""Of lerobot's gripper actions of devices that give deltas: 0 closes, 1 stays, 2 opens."""
 _UNITS = {"degrees": "deg", "range_m100_100": "normalized", "range_0_100": "percent"}
 """Of lerobot's ``MotorNormMode``."""
 _TORQUE_OFF = "disable_torque_on_disconnect"
@@ -27,18 +32,13 @@ def make_device(what: str, options: Mapping[str, Any]) -> Any:
     lerobot registers a type when its module is imported: all are tried.
 
     Raises:
-        UserError: if lerobot is missing, or the options do not fit the config.
+        UserError: if there is no such type, or the options do not fit the config.
     """
     package = f"lerobot.{what}s"
-    try:
-        import draccus
+    with announced("loading lerobot"):
+        from lerobot.utils.import_utils import register_third_party_plugins
 
-        with announced("loading lerobot"):
-            from lerobot.utils.import_utils import register_third_party_plugins
-
-            parent = importlib.import_module(package)
-    except ImportError as error:
-        raise UserError(f"robots of lerobot need the package: pip install lerobot ({error})") from error
+        parent = importlib.import_module(package)
     register_third_party_plugins()
     for module in pkgutil.iter_modules(parent.__path__):
         try:
@@ -131,3 +131,20 @@ def _ports(config: Any) -> list[str]:
     port = getattr(config, "port", None)
     own = [port] if isinstance(port, str) and os.path.exists(port) else []
     return own + [found for part in parts for found in _ports(part)]
+
+
+class SpaceMouseTeleoperator(SpaceMouse):
+    """A SpaceMouse with the interface of lerobot's gamepad. Both buttons at once end the attempt without success."""
+
+    name = "spacemouse"
+    action_features: ClassVar[dict[str, Any]] = {"names": {"delta_x": 0, "delta_y": 1, "delta_z": 2, "gripper": 3}}
+
+    def get_action(self) -> dict[str, float]:
+        (x, y, z), gripper = self.read()
+        return {"delta_x": float(x), "delta_y": float(y), "delta_z": float(z), "gripper": GRIPPER_STAYS + gripper}
+
+    def get_teleop_events(self) -> dict[Any, bool]:
+        """Return lerobot's events of the newest reports; call `get_action` before."""
+        from lerobot.teleoperators.utils import TeleopEvents
+
+        return {TeleopEvents.IS_INTERVENTION: self.moved, TeleopEvents.TERMINATE_EPISODE: self.both_buttons}

@@ -109,8 +109,7 @@ def test_a_part_keeps_the_figures_of_the_others(tmp_path: Path, monkeypatch: pyt
 def test_a_run_is_distilled_anew_round_by_round(tmp_path: Path) -> None:
     env, policy = vla.make_env("vla_rl/PegInsert-v0"), f"{waits.__name__}:Delayed"
     brief = {"budget.steps_per_round": 3, "budget.evaluation_episodes": 1, "policy.asks_per_round": 20}
-    brief |= {"learning.distill_steps": 2, "learning.actor.batch_size": 8, "learning.branches.updates": 1}
-    brief |= {"learning.dynamics.steps": 2, "learning.value.steps": 2}
+    brief |= {"learning.distill_steps": 2, "learning.actor.batch_size": 8, "learning.td.updates": 2}
     demonstrations = vla.collect_demonstrations(env, 1)
     run = tmp_path / "run"
     practice = vla.Practice(

@@ -119,7 +119,13 @@ def test_a_policy_of_lerobots_practices_from_python(
     settings |= {"learning.critic.chunk_ticks": 4, "execution.execute_ticks": 4, "learning.actor.batch_size": 8}
     settings |= {"budget.steps_per_round": 5, "budget.evaluation_episodes": 1, "policy.asks_per_round": 20}
     practice = vla.Practice(
-        act, env, episodes_per_round=4, demonstrations=start / "episodes", out=tmp_path / "run", settings=settings
+        act,
+        env,
+        algorithm="imagined_edit",
+        episodes_per_round=4,
+        demonstrations=start / "episodes",
+        out=tmp_path / "run",
+        settings=settings,
     )
     before = cache_key(act)
     (result,) = practice.rounds(1)

@@ -42,7 +42,8 @@ class Practice:
         episodes_per_round: Number of practice episodes per round.
         demonstrations: Episodes that stay in the training data, such as those that the policy was trained on.
         out: Run folder.
-        settings: Changes to the preset ``alone``, such as ``{"workers": 2, "budget.evaluation_episodes": 200}``.
+        settings: Changes to the preset ``alone`` (``imagined`` for ``imagined_edit``), such as ``{"workers": 2,
+            "budget.evaluation_episodes": 200}``.
         subscribers: Receivers of every metric and of sample episodes; see `vla_rl.core.protocols.Subscriber`.
         outcomes: Labels by a person and a success detector; see `vla_rl.outcomes.labeling.LabelConfig`. None: the
             outcomes of the environment.
@@ -64,7 +65,7 @@ class Practice:
         policy: AnyPolicy,
         env: AnyEnv,
         *,
-        algorithm: str = "imagined_edit",
+        algorithm: str = "residual_td",
         episodes_per_round: int = 150,
         demonstrations: EpisodeStore | str | Path | None = None,
         out: str | Path,
@@ -93,9 +94,8 @@ class Practice:
                 "workers": 0,
             }
             changes = override_items({**fixed, **(settings or {})})
-            self.config: RunConfig = load_config(
-                RunConfig, None, changes, {**read_yaml(config_file("imagined")), **own}
-            )
+            preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
+            self.config: RunConfig = load_config(RunConfig, None, changes, {**preset, **own})
             if (path / "config.yaml").exists():
                 self.folder, known = RunFolder.open(path, RunConfig)
                 check_same(known, self.config, path, but=("budget.rounds",))

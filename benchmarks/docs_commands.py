@@ -58,7 +58,6 @@ SMALLER = {
     r"vla-rl eval\b": ["--episodes", "2"],
     r"vla-rl record\b": ["--episodes", "2"],
     r"vla-rl corrector\b": ["steps=4"],
-    r"vla-rl imagine rank\b": ["--episodes", "4"],
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],

@@ -1,7 +1,7 @@
 """Does the predicted success of policies order them as reality does?
 
 Two runs of practice alone start from one supervised policy and practice in different ways (`outcomes`). The real
-episodes of each run predict the success of the other run's policies (`vla_rl.training.policy_ranking`), which did not
+episodes of each run predict the success of the other run's policies (`benchmarks.predicted_success`), which did not
 play them. The benchmark compares the prediction with the success on the evaluation seeds.
 """
 
@@ -47,7 +47,7 @@ def measure(cells: Cells, out: Path, runs: Path, seeds: list[int]) -> None:
 def _foretell(lender: Path, run: Path, evaluated: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     import torch
 
-    from vla_rl.training.policy_ranking import predict_success
+    from benchmarks.predicted_success import predict_success
 
     torch.set_num_threads(1)
     version = evaluated["policy_version"]

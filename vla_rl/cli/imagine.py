@@ -1,9 +1,8 @@
-"""World models: train one on a run's episodes, compare it with the real future, or predict the success of policies.
+"""World models: train one on a run's episodes, and compare it with the real future.
 
 Example: vla-rl imagine train runs/demo --out runs/world
          vla-rl imagine rollout runs/world --out future.webp
          vla-rl imagine branches runs/alone
-         vla-rl imagine rank runs/alone --policies runs/other runs/third/policies/version_0001
 """
 
 import argparse
@@ -16,22 +15,18 @@ from vla_rl.core.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from vla_rl.training.branch_film import Film
 
-ACTIONS = ("train", "rollout", "branches", "rank")
-_FUTURES = 4
+ACTIONS = ("train", "rollout", "branches")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", help=f"one of {', '.join(ACTIONS)}")
-    parser.add_argument("folder", type=Path, help="train, branches, rank: a run folder; else the world model's folder")
+    parser.add_argument("folder", type=Path, help="train, branches: a run folder; else the world model's folder")
     parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.mp4, .webp, .png)")
     parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
     add_settings(parser, "train: changes to it")
     parser.add_argument("--near-success", type=int, default=300, help="train: number of scripted episodes to add")
     parser.add_argument("--device", default="cpu", help="train: where to compute")
-    parser.add_argument(
-        "--policies", type=Path, nargs="+", help="rank: policies, or runs: their newest (all of the run)"
-    )
-    parser.add_argument("--episodes", type=int, help="rollout, branches: futures in the clip (4); rank: of each (200)")
+    parser.add_argument("--episodes", type=int, default=4, help="rollout, branches: futures in the clip")
     parser.add_argument("--start", type=int, default=10, help="rollout, branches: step that imagination begins at")
     parser.add_argument("--steps", type=int, help="rollout: steps of imagination (40); branches: chunks (7)")
 
@@ -46,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     torch.set_num_threads(1)
-    actions = {"train": _train, "rollout": _rollout, "branches": _branches, "rank": _rank}
+    actions = {"train": _train, "rollout": _rollout, "branches": _branches}
     return actions[arguments.action](arguments)
 
 
@@ -71,7 +66,7 @@ def _rollout(arguments: argparse.Namespace) -> int:
     from vla_rl.training.world_model import film_world
 
     out = _clip_file(arguments, "future.webp")
-    _save(film_world(arguments.folder, arguments.episodes or _FUTURES, arguments.start, arguments.steps or 40), out)
+    _save(film_world(arguments.folder, arguments.episodes, arguments.start, arguments.steps or 40), out)
     return 0
 
 
@@ -80,20 +75,9 @@ def _branches(arguments: argparse.Namespace) -> int:
     from vla_rl.training.branch_film import CHUNKS, film_branches
 
     out = _clip_file(arguments, RunFolder(arguments.folder).film.name)  # there, the report shows it
-    film = film_branches(arguments.folder, arguments.episodes or _FUTURES, arguments.start, arguments.steps or CHUNKS)
+    film = film_branches(arguments.folder, arguments.episodes, arguments.start, arguments.steps or CHUNKS)
     _save(film, out)
     print(f"of the change within a chunk of these episodes, {1 - film.unexplained:.0%} is predicted")
-    return 0
-
-
-def _rank(arguments: argparse.Namespace) -> int:
-    from vla_rl.training.policy_ranking import EPISODES, rank_policies
-
-    found = rank_policies(arguments.folder, arguments.policies or [], arguments.episodes or EPISODES)
-    print("| policy | predicted success | of each ensemble member, from .. to |")
-    print("|---|---|---|")
-    for policy, told in found.items():
-        print(f"| {policy} | {told.success:.0%} | {min(told.worlds):.0%} .. {max(told.worlds):.0%} |")
     return 0
 
 

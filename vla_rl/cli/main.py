@@ -26,7 +26,7 @@ VERBS = {
     "rollout": "let a policy act on a robot, in real time or on a virtual clock",
     "robot": "look at a robot before a policy moves it: a list of yes and no",
     "corrector": "train the residual head of execution strategy a2c2",
-    "imagine": "train a world model, compare it with the real future, or rank policies",
+    "imagine": "train a world model, and compare it with the real future",
     "record": "record demonstrations of a task or on a robot",
     "task": "what a task shows and assumes, and whether it can be trained",
     "play": "drive a task in a browser page, or take over from a policy there",

@@ -1,15 +1,10 @@
-"""Predict how often a policy would succeed, from the real episodes of a run, without a robot or a simulator.
+"""Predict how often a policy would succeed, from the real episodes of a run, without a simulator.
 
 The dynamics are fitted to the run's episodes in the features of *this* policy. The policy, with its critic and residual
 if it has them, plays whole episodes in them from the first moments of real ones. An episode succeeds with the
 probability that the model's head gives; only the policy's own noise is drawn.
-
-The prediction ranks policies, coarsely, that began as the run's own did. It says little about policies with other
-features and motions, and flatters a residual that was trained in a model of the same episodes. Residual heads that
-correct every tick, and delay, are left out.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,24 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vla_rl.acting.policy_folder import find_policy
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
-from vla_rl.core.capabilities import require
-from vla_rl.core.errors import UserError
 from vla_rl.core.metadata import critic_of
-from vla_rl.data.cache import CachedEpisode
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.base import BasePolicy, draw_from_flat
 from vla_rl.policies.best_of_n import BestOfN, ChunkCriticConfig, best_candidate
 from vla_rl.policies.checkpoint import load_selector
-from vla_rl.policies.folders import load_model
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
 from world_model.protocol import Observations
-
-EPISODES = 200  # imagined, by default
 
 
 @dataclass(frozen=True)
@@ -50,37 +38,15 @@ class PredictedSuccess:
     worlds: tuple[float, ...]
 
 
-def rank_policies(run: Path, policies: Sequence[Path], episodes: int = EPISODES) -> dict[Path, PredictedSuccess]:
-    """Predict the success of policies, the best one first.
-
-    They are policy folders, or runs: their newest; without any, all policies of the run. Others as of
-    `predict_success`.
-    """
-    folder, _ = RunFolder.open(run, RunConfig)
-    own = [folder.policy(version) for version in folder.policy_versions()]
-    chosen = [find_policy(path).path for path in policies] or own
-    found = {policy: predict_success(run, policy, episodes) for policy in chosen}
-    return dict(sorted(found.items(), key=lambda each: -each[1].success))
-
-
-def predict_success(run: Path, policy: Path, episodes: int = EPISODES) -> PredictedSuccess:
-    """Play imagined episodes of a policy in the model of a run's episodes. The task is the policy's.
-
-    Raises:
-        UserError: If the run has no episode of its own policies, or the policy cannot act from features (a `flow_vla`
-            without a backbone does). If its chunks are shorter than the run's executed part.
-        CheckpointError: For a policy folder that is damaged or of another interface.
-    """
+def predict_success(run: Path, policy: Path, episodes: int) -> PredictedSuccess:
+    """Play imagined episodes of a policy in the model of a run's episodes. The task is the policy's."""
     _, config = RunFolder.open(run, RunConfig)
-    require("vla-rl imagine rank", ImaginedEdit.requires, load_model(policy)[0].capabilities)
     ticks = max(2, config.execution.execute_ticks)  # a chunk of one action has no slope, which critics read
     options = {"distill_steps": 0, "critic": ChunkCriticConfig(chunk_ticks=ticks)}
     if isinstance(config.learning, ImaginedEditLearning):
         options["dynamics"] = config.learning.dynamics
     learner, _, _ = learner_of_run(run, ImaginedEdit.name, options, policy)
     assert isinstance(learner, ImaginedEdit)
-    if not own_episodes(learner):
-        raise UserError(f"{run} holds no episodes of a policy; let it practice a round before policies are compared")
     critic = critic_of(policy)
     selector = None if critic is None else load_selector(critic, learner.model, config.device)
     return predict(learner, selector, episodes)
@@ -94,7 +60,7 @@ def predict(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> P
     with torch.random.fork_rng(devices=[]), autocast(config.actor, learner.data.device, cached=False):
         torch.manual_seed(derived_seed(learner.seed, "foretold", 0))
         world = learner.learn_world(learner.transitions(), generator)
-    starts = np.array([episode.start for episode in own_episodes(learner)])
+    starts = np.array([episode.start for episode in learner.data.cache.episodes if episode.policy_version >= 0])
     turn, ticks = torch.arange(episodes), config.critic.chunk_ticks
     member = (turn % world.members).to(learner.data.device)
     state = world.encode(Observations(learner.data.cache, starts[turn.numpy() % len(starts)]), member)
@@ -106,11 +72,6 @@ def predict(learner: ImaginedEdit, selector: BestOfN | None, episodes: int) -> P
             lasting = lasting * (1 - success.cpu())
     worlds = [(1 - lasting)[member.cpu() == each].mean() for each in range(min(world.members, episodes))]
     return PredictedSuccess(float((1 - lasting).mean()), tuple(map(float, worlds)))
-
-
-def own_episodes(learner: ImaginedEdit) -> list[CachedEpisode]:
-    """Return the real episodes that a policy has played."""
-    return [episode for episode in learner.data.cache.episodes if episode.policy_version >= 0]
 
 
 def _act(

@@ -23,7 +23,7 @@ from vla_rl.core.config import load_config
 from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy, Subscriber
-from vla_rl.core.types import Step
+from vla_rl.core.types import Observation, Step
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
 from vla_rl.execution.loop import run_episode
@@ -63,6 +63,10 @@ class ThreadPlanner(Planner):
             if epoch == self._epoch:
                 plans.append(plan)
         return plans
+
+    @override
+    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
+        raise NotImplementedError("the policies of this benchmark have no residual")
 
     @override
     def wait(self) -> int:

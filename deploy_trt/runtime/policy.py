@@ -5,6 +5,7 @@ progress is finished with the old ones.
 """
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -95,6 +96,28 @@ class DeployedPolicy:
         free = np.arange(self.horizon) >= (0 if fixed is None else len(fixed))
         return self._plan(program, observation, free.astype(np.float32), fixed=fixed)
 
+    @property
+    def refines(self) -> bool:
+        """Whether its residual may move a chunk as it enters (`vla_rl.core.protocols.RefiningPolicy`)."""
+        selection = self._program.manifest.selection
+        if selection is None or selection.num_samples != 1:
+            return False
+        return bool(selection.settings["residual"]) and not selection.settings["best_of_n"]["offset_std"]
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        """Plan a chunk that is not refined yet."""
+        return self._plan(self._program, observation, np.ones(self.horizon, np.float32), selects=False)
+
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        """Move a chunk of `plan` by the residual, at what is seen now."""
+        program = self._program
+        given = self._given(chunk.actions)
+        noise = np.zeros((program.noise_rows(), program.manifest.sampler.width), np.float32)
+        free = np.ones(self.horizon, np.float32)
+        drawn, features = np.stack([given, given]), program.features(self.inputs(observation))
+        moved = program.select(features, observation.tick, noise, drawn, free, index).actions
+        return replace(chunk, actions=np.ascontiguousarray(moved[:, : chunk.actions.shape[1]]))
+
     def infer_guided(
         self, observation: Observation, previous: Float32Array, delay_ticks: int, exact_gradient: bool
     ) -> ActionChunk:
@@ -139,6 +162,7 @@ class DeployedPolicy:
         fixed: Float32Array | None = None,
         guidance: Guidance | None = None,
         done: int = 0,
+        selects: bool = True,
     ) -> ActionChunk:
         """Draw, and select if the policy does, see `Program.select`; ``fixed`` are committed actions, raw units."""
         sampler, tick, start, step_noise = program.manifest.sampler, observation.tick, None, None
@@ -155,8 +179,8 @@ class DeployedPolicy:
         chunks = program.units.chunk(drawn.actions) if self._base is None else drawn.actions
         if fixed is not None:
             chunks[:, :done] = fixed
-        raw = chunks[0]
-        if program.manifest.selection is not None:
+        raw = chunks[-1]
+        if selects and program.manifest.selection is not None:
             raw = program.select(drawn.features, tick, noise, chunks, free, done).actions
         own = np.ascontiguousarray(raw[:, : self._action_size[observation.state.size]])
         self._chunk_id += 1

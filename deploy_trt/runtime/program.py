@@ -99,6 +99,11 @@ class Program:
             return Draws(backend.integrate(start, self._read_by_step(prefix), stepped), prefix.get("features"))
         return self._integrate(features, start, length, stepped, guidance)
 
+    def features(self, inputs: Mapping[str, Array]) -> Value:
+        """Return what graph ``selection`` reads of an observation, without a draw."""
+        given = {name: self.backend.put(array) for name, array in inputs.items()}
+        return self.backend.run("prefix", self._with_indicator(given, INDICATOR_POSITIVE))["features"]
+
     def noise_rows(self) -> int:
         """Rows of noise of one decision: of every candidate those of a draw, then one for its offset."""
         selection, rows = self.manifest.selection, self.manifest.sampler.horizon

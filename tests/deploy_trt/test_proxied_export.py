@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from choosers import make_selector
+from choosers import DRAWS, make_selector
 from tiny_policy import SPEC, TINY, make_model, make_observation
 
 from deploy_trt.export import export_policy
@@ -54,7 +54,9 @@ class Remembering(Noisy):
     n_obs_steps, lacks = 2, 3
 
 
-def save(folder: Path, base: str = "Noisy", seed: int = 0, draws: int = 1, **selection: Any) -> Path:
+def save(
+    folder: Path, base: str = "Noisy", seed: int = 0, draws: int = 1, candidates: int = DRAWS, **selection: Any
+) -> Path:
     """An improved policy of random weights, with pictures that the proxy sees at half their size."""
     spec = dataclasses.replace(SPEC, image_size=(128, 128))
     statistics = make_model(discrete_dims=(1,)).statistics
@@ -62,7 +64,7 @@ def save(folder: Path, base: str = "Noisy", seed: int = 0, draws: int = 1, **sel
     Noisy.spec = spec
     model = ProxiedPolicy(config, spec, statistics)
     model.load_state_dict({f"net.{name}": weight for name, weight in make_model(seed).state_dict().items()}, False)
-    save_policy(folder, model, make_selector(model, seed, **selection), {"policy_version": seed})
+    save_policy(folder, model, make_selector(model, seed, candidates, **selection), {"policy_version": seed})
     return folder
 
 

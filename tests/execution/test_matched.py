@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -138,3 +139,27 @@ def test_gate_and_recorder_work_in_the_robots_order(strategy: str) -> None:
     assert (np.abs(episode.action_sent) <= np.array(limits.high)).all()
     assert np.abs(np.diff(episode.action_sent[:, 0])).max() > 5, "c moves in millimeters"
     assert np.abs(np.diff(episode.action_sent[:, 2])).max() < 0.1, "b moves in radians"
+
+
+class Refined(Follower):
+    """Its residual is a hundredth of the state that it sees, times the index."""
+
+    refines = True
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        return self.infer(observation)
+
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        self.given.append(chunk.actions)
+        return replace(chunk, actions=chunk.actions + observation.state * np.float32(0.01 * index))
+
+
+def test_a_plan_is_refined_in_the_policys_order() -> None:
+    inner, policy = loaded(Refined)
+    assert policy.refines
+    assert not loaded(Follower)[1].refines
+    planned = policy.plan(Observation({}, robots([0.1, 0.2, 0.3]), "", 5))
+    refined = policy.refine(planned, Observation({}, robots([1.0, 2.0, 3.0]), "", 8), 3)
+    np.testing.assert_allclose(inner.given[-1][0], [0.1, 0.2, 0.3], rtol=1e-6)
+    np.testing.assert_allclose(refined.actions[0], robots([0.13, 0.26, 0.39]), rtol=1e-6)
+    assert refined.start_tick == 5

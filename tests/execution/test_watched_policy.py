@@ -164,3 +164,38 @@ def test_a_folder_without_a_good_version_is_refused(tmp_path: Path) -> None:
     write(tmp_path, 0, "half copied")
     with pytest.raises(UserError, match=r"no policy in .* can be loaded"):
         watch(tmp_path)
+
+
+class Moved(FilePolicy):
+    """Has a residual, whose first use of version 2 is not a number. Version 4 has none."""
+
+    @property
+    def refines(self) -> bool:
+        return self.version != 4
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        return self.infer(observation)
+
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        return replace(chunk, actions=chunk.actions + (np.nan if self.version == 2 else 0.5))
+
+
+def test_a_plan_is_refined_by_the_version_that_made_it_and_a_bad_residual_is_put_aside(tmp_path: Path) -> None:
+    write(tmp_path, 0, "1.0")
+    policy = WatchedPolicy(tmp_path, Moved, poll_s=NEVER_S)
+    policy.reset(5)
+    first = policy.plan(observe(0))
+    write(tmp_path, 1, "2.0")
+    policy.look()
+    assert policy.refine(first, observe(3), 3).actions[0] == 1.5, "no swap inside a chunk"
+    assert policy.refine(policy.plan(observe(4)), observe(6), 2).actions[0] == 2.5
+    write(tmp_path, 2, "3.0")
+    policy.look()
+    planned = policy.plan(observe(8))
+    assert np.isfinite(policy.refine(planned, observe(9), 1).actions).all()
+    assert policy.version == 1
+    write(tmp_path, 4, "5.0")
+    policy.look()
+    assert policy.plan(observe(12)).actions[0] == 5.0
+    assert not policy.refines, "its plans are final"
+    policy.close()

@@ -194,6 +194,10 @@ class _FaultyPlanner(Planner):
         return [] if self._robot.going_on("policy_silent") else plans
 
     @override
+    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
+        self._planner.refine(plan, observation, index)
+
+    @override
     def wait(self) -> int:
         return 0 if self._robot.going_on("policy_silent") else self._planner.wait()
 

@@ -47,6 +47,34 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class RefiningPolicy(Policy, Protocol):
+    """A policy that plans slowly and refines its plan fast: a base policy with a residual.
+
+    A chunk that was planned some ticks ago is refined as it enters, with the newest observation. At no delay,
+    ``refine(plan(observation), observation, 0)`` is ``infer(observation)``.
+
+    Attributes:
+        refines: Whether it does so now; False: only `infer` acts.
+    """
+
+    refines: bool
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        """Plan a chunk, as `infer`, that is not refined yet."""
+        ...
+
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        """Return the final form of a chunk of `plan`.
+
+        Args:
+            chunk: As planned.
+            observation: The newest observation.
+            index: The action of the chunk that is executed next, at the observation's tick.
+        """
+        ...
+
+
+@runtime_checkable
 class BasePolicy(Policy, Protocol):
     """A policy that acts and does not learn: a server's, a deployment, or a class of any package.
 

@@ -117,19 +117,19 @@ class Executor(ActionSource):
             return True
         if self._asked_id not in self._outstanding:
             self._ask(observe())
-        self._take_arrivals(0, now_ns)
+        self._take_arrivals(observe, 0, now_ns)
         return len(self._schedule.upcoming(0)) > 0
 
     @override
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
         tick = observation.tick
         frozen_ns = 0
-        self._take_arrivals(tick, now_ns)
+        self._take_arrivals(lambda: observation, tick, now_ns)
         if self._should_ask(tick):
             self._ask(observation)
             if self._strategy.freezes_world:
                 frozen_ns = self._planner.wait()
-            self._take_arrivals(tick, now_ns)
+            self._take_arrivals(lambda: observation, tick, now_ns)
         self._recent.append(observation)
         planned = self._strategy.act(self._schedule, tick, observation)
         if planned is None:
@@ -183,9 +183,7 @@ class Executor(ActionSource):
         return self._strategy.wants_plan(self._schedule, tick, since, self.delay.ticks)
 
     def _ask(self, observation: Observation) -> None:
-        first = self._recent[0] if self._recent else observation
-        missing = (self._recent.maxlen or 0) - len(self._recent)
-        observation = replace(observation, past=(*(first,) * missing, *self._recent))
+        observation = self._with_past(observation)
         scheduled = self._schedule.upcoming(observation.tick)
         delay_ticks = min(self.delay.ticks, len(scheduled))
         request = PlanRequest(self._next_id, observation, scheduled, delay_ticks, self._last_sent)
@@ -196,11 +194,21 @@ class Executor(ActionSource):
             self._outstanding.pop(min(self._outstanding))
         self._planner.request(request, self._strategy)
 
-    def _take_arrivals(self, tick: int, now_ns: int) -> None:
-        for plan in self._planner.poll():
-            asked_tick = self._outstanding.pop(plan.request.request_id, None)
-            if plan.chunk is not None:
-                self._accept(plan.request, plan.chunk, asked_tick, tick, now_ns)
+    def _with_past(self, observation: Observation) -> Observation:
+        first = self._recent[0] if self._recent else observation
+        missing = (self._recent.maxlen or 0) - len(self._recent)
+        return replace(observation, past=(*(first,) * missing, *self._recent))
+
+    def _take_arrivals(self, observe: Callable[[], Observation], tick: int, now_ns: int) -> None:
+        while plans := self._planner.poll():
+            for plan in plans:
+                if plan.final or plan.chunk is None:
+                    asked_tick = self._outstanding.pop(plan.request.request_id, None)
+                    if plan.chunk is not None:
+                        self._accept(plan.request, plan.chunk, asked_tick, tick, now_ns)
+                elif plan.request.request_id in self._outstanding:
+                    start_tick = self._start_tick(plan.chunk, self._outstanding[plan.request.request_id], tick)
+                    self._planner.refine(plan, self._with_past(observe()), max(tick - start_tick, 0))
 
     def _accept(
         self, request: PlanRequest, planned: ActionChunk, asked_tick: int | None, tick: int, now_ns: int
@@ -215,13 +223,16 @@ class Executor(ActionSource):
                 "a chunk has %d actions, and execution.execute_ticks is %d: it is planned again when they are over",
                 *(len(planned.actions), self.config.execute_ticks),
             )
-        # Ticks at rest before the first action consume nothing of a plan.
-        not_consumed_before = tick if self._first_tick is None else self._first_tick
-        start_tick = planned.start_tick
-        if asked_tick < not_consumed_before:
-            start_tick = max(start_tick, not_consumed_before)
+        start_tick = self._start_tick(planned, asked_tick, tick)
         planned_ns = observed_ns(request.observation, now_ns)
         chunk = ScheduledChunk(
             request.request_id, planned.actions, start_tick, asked_tick, planned_ns, planned.policy_version
         )
         self._schedule.add(self._strategy.place(chunk, tick), tick)
+
+    def _start_tick(self, planned: ActionChunk, asked_tick: int, tick: int) -> int:
+        """Return the tick of a chunk's first action. Ticks at rest before the first action consume nothing of it."""
+        not_consumed_before = tick if self._first_tick is None else self._first_tick
+        if asked_tick < not_consumed_before:
+            return max(planned.start_tick, not_consumed_before)
+        return planned.start_tick

@@ -20,13 +20,15 @@ from vla_rl.core.processes import belong_to_parent, starting_children
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
-from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, check_shape
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, check_shape, refines
 from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_planning_strategy
 
 _log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 1024
 _READY = -1  # the request id with which the inference process says that the policy is loaded
+_NOT_PLANNED = -1
+_NOTHING: tuple[int, ActionChunk | None] = (-1, None)
 _MAX_PENDING = 16
 
 
@@ -76,10 +78,21 @@ class MessageLayout:
             )
 
     def request_fields(self) -> Fields:
-        """Everything of a `PlanRequest`, the epoch and its seed."""
-        numbers = ("epoch", "seed", "request_id", "tick", "delay_ticks", "scheduled_length", "task_bytes")
+        """Everything of a `PlanRequest`, the epoch and its seed. ``refined_from`` is the index at which the planned
+        chunk enters, whose final form is asked for; `_NOT_PLANNED` asks for a plan.
+        """
+        numbers = (
+            "epoch",
+            "seed",
+            "request_id",
+            "tick",
+            "delay_ticks",
+            "scheduled_length",
+            "task_bytes",
+            "refined_from",
+        )
         return {
-            **dict.fromkeys(numbers, ((), np.int64)),
+            **dict.fromkeys((*numbers, "refined_from"), ((), np.int64)),
             "captured_ns": ((len(self.streams),), np.int64),
             "task": ((_TEXT_BYTES,), np.uint8),
             "state": ((self.state_size,), np.float32),
@@ -95,7 +108,7 @@ class MessageLayout:
 
     def answer_fields(self) -> Fields:
         """Return an `ActionChunk`, or the text of an error."""
-        numbers = ("epoch", "request_id", "start_tick", "policy_version", "length", "error_bytes")
+        numbers = ("epoch", "request_id", "start_tick", "policy_version", "length", "final", "error_bytes")
         return {
             **dict.fromkeys(numbers, ((), np.int64)),
             "actions": ((self.max_horizon, self.action_size), np.float32),
@@ -178,8 +191,20 @@ class ProcessPlanner(Planner):
             UserError: see `MessageLayout.check`; at the first tick of an attempt, before anything moves. Nothing of an
                 earlier message may stand in for what is missing.
         """
-        observation, draft = request.observation, self._requests.draft
+        self._send(request, request.observation, _NOT_PLANNED)
+        self._pending[request.request_id] = request
+        if len(self._pending) > _MAX_PENDING:
+            self._pending.pop(min(self._pending))
+
+    @override
+    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
+        """Ask for the final form of a plan (`Planner.refine`): it arrives a tick later."""
+        self._send(plan.request, observation, index)
+
+    def _send(self, request: PlanRequest, observation: Observation, refined_from: int) -> None:
+        draft = self._requests.draft
         self._layout.check(observation)
+        draft["refined_from"][()] = refined_from
         draft["epoch"][()], draft["seed"][()] = self._epoch, self._seed
         draft["request_id"][()], draft["tick"][()] = request.request_id, observation.tick
         length = min(len(request.scheduled), self._layout.max_horizon)
@@ -197,9 +222,6 @@ class ProcessPlanner(Planner):
                 draft[f"past.{camera}"][index] = past.images[camera]
         _write_text(draft, "task", observation.task)
         self._requests.publish()
-        self._pending[request.request_id] = request
-        if len(self._pending) > _MAX_PENDING:
-            self._pending.pop(min(self._pending))
         self._posted.release()
 
     @override
@@ -209,16 +231,19 @@ class ProcessPlanner(Planner):
         answer = self._answers.take()
         if answer is None or answer["epoch"] != self._epoch:
             return []
-        request = self._pending.pop(int(answer["request_id"]), None)
+        request = self._pending.get(int(answer["request_id"]))
         if request is None:
             return []
+        final = bool(answer["final"] or answer["error_bytes"])
+        if final:
+            self._pending.pop(request.request_id)
         if answer["error_bytes"]:
             self.last_error = _read_text(answer, "error")
             _log.error("inference failed: %s", self.last_error)
             return [Plan(request, None)]
         actions = answer["actions"][: int(answer["length"])].copy()
         chunk = ActionChunk(actions, int(answer["start_tick"]), request.request_id, int(answer["policy_version"]))
-        return [Plan(request, chunk)]
+        return [Plan(request, chunk, final)]
 
     @override
     def wait(self) -> int:
@@ -255,13 +280,16 @@ def serve(
         policy = load_policy()
         strategy = make_planning_strategy(config)
         policy.reset(0)
-        policy.infer(_blank(layout))
+        blank = _blank(layout)
+        policy.infer(blank)
+        if refines(policy, strategy):
+            policy.refine(policy.plan(blank), blank, 0)
     except Exception as error:
         _publish_error(answers, 0, _READY, error)
         raise
     answers.draft["request_id"][()], answers.draft["error_bytes"][()] = _READY, 0
     answers.publish()
-    epoch = 0
+    epoch, planned = 0, _NOTHING
     while True:
         posted.acquire()
         message = requests.take()
@@ -273,14 +301,30 @@ def serve(
             except Exception as error:  # reported like those of its plans; the next request tries again
                 _publish_error(answers, int(message["epoch"]), int(message["request_id"]), error)
                 continue
-            epoch = int(message["epoch"])
-        _answer(policy, strategy, layout, message, answers)
+            epoch, planned = int(message["epoch"]), _NOTHING
+        planned = _answer(policy, strategy, layout, message, answers, planned)
 
 
-def _answer(policy: Policy, strategy: Strategy, layout: MessageLayout, message: Arrays, answers: Mailbox) -> None:
-    epoch, request_id = int(message["epoch"]), int(message["request_id"])
+def _answer(
+    policy: Policy,
+    strategy: Strategy,
+    layout: MessageLayout,
+    message: Arrays,
+    answers: Mailbox,
+    planned: tuple[int, ActionChunk | None],
+) -> tuple[int, ActionChunk | None]:
+    """Answer a request. Takes and returns the last planned chunk, with the id of its request."""
+    epoch, request_id, index = int(message["epoch"]), int(message["request_id"]), int(message["refined_from"])
+    final = index != _NOT_PLANNED or not refines(policy, strategy)
     try:
-        chunk = strategy.infer(policy, _read_request(layout, message))
+        request = _read_request(layout, message)
+        if index == _NOT_PLANNED:
+            chunk = strategy.infer(policy, request)
+            planned = request_id, chunk
+        else:
+            if planned[0] != request_id or planned[1] is None or not refines(policy, strategy):
+                raise UserError("the plan that is to be refined is gone")
+            chunk = policy.refine(planned[1], request.observation, index)
         check_shape(chunk, layout.action_size)  # numpy would repeat one number for every joint
         length = len(chunk.actions)
         if length > layout.max_horizon:
@@ -288,11 +332,12 @@ def _answer(policy: Policy, strategy: Strategy, layout: MessageLayout, message: 
         draft = answers.draft
         draft["epoch"][()], draft["request_id"][()], draft["error_bytes"][()] = epoch, request_id, 0
         draft["start_tick"][()], draft["policy_version"][()] = chunk.start_tick, chunk.policy_version
-        draft["length"][()] = length
+        draft["length"][()], draft["final"][()] = length, final
         draft["actions"][:length] = chunk.actions
         answers.publish()
     except Exception as error:
         _publish_error(answers, epoch, request_id, error)
+    return planned
 
 
 def _read_request(layout: MessageLayout, message: Arrays) -> PlanRequest:

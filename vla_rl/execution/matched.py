@@ -38,6 +38,20 @@ class MatchedPolicy(Policy):
         fixed = None if committed is None else self._to_policy.apply(committed)
         return self._for_robot(self._policy.infer(self._for_policy(observation), fixed))
 
+    @property
+    def refines(self) -> bool:
+        """Whether the policy refines its chunks as they enter (`vla_rl.core.protocols.RefiningPolicy`)."""
+        return getattr(self._policy, "refines", False)
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        """Plan a chunk that is not refined yet, in the robot's order and units."""
+        return self._for_robot(self._policy.plan(self._for_policy(observation)))
+
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        """Refine a chunk in the robot's order and units."""
+        planned = replace(chunk, actions=self._to_policy.apply(chunk.actions))
+        return self._for_robot(self._policy.refine(planned, self._for_policy(observation), index))
+
     def _for_policy(self, observation: Observation) -> Observation:
         past = tuple(self._for_policy(each) for each in observation.past)
         return replace(observation, state=self._state.apply(observation.state), past=past)

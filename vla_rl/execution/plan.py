@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, override
+from typing import Protocol, TypeGuard, override
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.protocols import Policy
+from vla_rl.core.protocols import Policy, RefiningPolicy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
 
 NO_CHUNK = -1
@@ -37,10 +37,14 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The policy's answer to one request; without a chunk the policy has failed, and may be asked again."""
+    """The policy's answer to one request; without a chunk the policy has failed, and may be asked again.
+
+    One that is not ``final`` goes back to the planner with the newest observation (`Planner.refine`).
+    """
 
     request: PlanRequest
     chunk: ActionChunk | None
+    final: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,9 @@ class ActionSource(Protocol):
 class Inference(Protocol):
     """How a policy is used to answer a request: the half of a strategy that runs where the policy lives."""
 
+    refines: bool
+    """Whether a policy that can do so refines its chunks as they enter (`vla_rl.core.protocols.RefiningPolicy`)."""
+
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk: ...
 
 
@@ -114,6 +121,10 @@ class Planner(Protocol):
 
     def poll(self) -> list[Plan]:
         """Return the answers that have arrived since the last call, in the order of arrival."""
+        ...
+
+    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
+        """Ask for the final form of a plan whose action ``index`` is the next one. It arrives in place of the plan."""
         ...
 
     def wait(self) -> int:
@@ -135,7 +146,8 @@ class InlinePlanner(Planner):
 
     @override
     def request(self, request: PlanRequest, inference: Inference) -> None:
-        self._answers.append(Plan(request, inference.infer(self._policy, request)))
+        chunk = inference.infer(self._policy, request)
+        self._answers.append(Plan(request, chunk, final=not refines(self._policy, inference)))
 
     @override
     def poll(self) -> list[Plan]:
@@ -143,8 +155,24 @@ class InlinePlanner(Planner):
         return answers
 
     @override
+    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
+        self._answers.append(refined(self._policy, plan, observation, index))
+
+    @override
     def wait(self) -> int:
         return 0
+
+
+def refines(policy: Policy, inference: Inference) -> TypeGuard[RefiningPolicy]:
+    """Return whether this policy refines its chunks as they enter, under this strategy."""
+    return inference.refines and getattr(policy, "refines", False)
+
+
+def refined(policy: Policy, plan: Plan, observation: Observation, index: int) -> Plan:
+    """Return the final form of a plan, see `Planner.refine`."""
+    assert isinstance(policy, RefiningPolicy)
+    assert plan.chunk is not None
+    return Plan(plan.request, policy.refine(plan.chunk, observation, index))
 
 
 def check_shape(chunk: ActionChunk, action_size: int) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
-from vla_rl.execution.plan import Inference, InlinePlanner, Plan, Planner, PlanRequest
+from vla_rl.core.types import Observation
+from vla_rl.execution.plan import Inference, InlinePlanner, Plan, Planner, PlanRequest, refined, refines
 
 _LATENCY_STREAM = 0x1A7E
 
@@ -143,7 +144,8 @@ class VirtualPlanner(Planner):
         self._warm_up_ns = 0
         if dropped:
             return
-        plan = Plan(request, inference.infer(self._policy, request))
+        chunk = inference.infer(self._policy, request)
+        plan = Plan(request, chunk, final=not refines(self._policy, inference))
         if reordered:
             self._held_back.append(plan)
             return
@@ -162,6 +164,10 @@ class VirtualPlanner(Planner):
         while self._arrivals and self._arrivals[0][0] <= now_ns:
             arrived.append(heapq.heappop(self._arrivals)[2])
         return arrived
+
+    @override
+    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
+        self._deliver(self._clock.now_ns(), refined(self._policy, plan, observation, index))
 
     @override
     def wait(self) -> int:

@@ -78,6 +78,21 @@ class WatchedPolicy:
             observation, lambda policy: policy.infer_guided(observation, previous, delay_ticks, exact_gradient)
         )
 
+    @property
+    def refines(self) -> bool:
+        """Whether the acting version refines its chunks as they enter (`vla_rl.core.protocols.RefiningPolicy`)."""
+        return _refines(self._acting[1])
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        """Plan a chunk that is not refined yet. Swap versions, and roll back, as `infer` does."""
+        return self._plan(
+            observation, lambda policy: policy.plan(observation) if _refines(policy) else policy.infer(observation)
+        )
+
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        """Refine a chunk of the acting version; it has not been swapped since it planned."""
+        return self._tried(lambda policy: policy.refine(chunk, observation, index) if _refines(policy) else chunk)
+
     def _plan(self, observation: Observation, ask: Callable[[Any], ActionChunk]) -> ActionChunk:
         with self._lock:
             waiting, self._waiting = self._waiting, None
@@ -86,6 +101,10 @@ class WatchedPolicy:
             self._previous, self._acting = self._acting, waiting
             self._acting[1].reset(self._seed)
             _log.info("policy version %d acts", self.version)
+        return self._tried(ask)
+
+    def _tried(self, ask: Callable[[Any], ActionChunk]) -> ActionChunk:
+        """Ask the acting version, or go back to the one before it if it cannot act."""
         if self._previous is None:
             return ask(self._acting[1])
         try:
@@ -122,3 +141,7 @@ class WatchedPolicy:
                 raise UserError("its actions are not finite")
         with self._lock:
             self._waiting = (folder, policy)
+
+
+def _refines(policy: Policy) -> bool:
+    return getattr(policy, "refines", False)

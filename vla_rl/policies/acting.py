@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -13,6 +14,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.policy_spec import padded_with_mean
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.policies.base import flat_features
 from vla_rl.policies.checkpoint import save_policy
 
 if TYPE_CHECKING:
@@ -31,14 +33,15 @@ def exploration_noise(seed: int, tick: int, action_dim: int) -> Float32Array:
 
 
 class Draw(NamedTuple):
-    """What one chunk is drawn from: the observation, [1, ...], its tick [1], noise [1, rows, A], and what is committed,
-    [1, d, A] or nothing.
+    """What one chunk is drawn from: the observation, [1, ...], its tick [1], noise [1, rows, A], what is committed, [1,
+    d, A] or nothing, and whether the selector has its part.
     """
 
     inputs: "Inputs"
     tick: Tensor
     noise: Tensor
     committed: Tensor | None
+    selects: bool = True
 
 
 _KEPT_SENTENCES = 100
@@ -95,7 +98,7 @@ class ActingPolicy:
         """Return the chunk of each, [1, H, A], of one forward pass for all that have as much committed."""
         alike: dict[tuple[int, ...], list[int]] = {}
         for index, draw in enumerate(draws):
-            shapes = (0 if draw.committed is None else draw.committed.shape[1], *draw.inputs[2].shape)
+            shapes = (draw.selects, 0 if draw.committed is None else draw.committed.shape[1], *draw.inputs[2].shape)
             alike.setdefault(shapes, []).append(index)
         drawn: list[Tensor] = [draws[0].noise] * len(draws)
         for indices in alike.values():
@@ -108,6 +111,7 @@ class ActingPolicy:
                 torch.cat([draw.tick for draw in some]),
                 torch.cat([draw.noise for draw in some]),
                 torch.cat(fixed) if fixed else None,
+                some[0].selects,
             )
             for row, index in enumerate(indices):
                 drawn[index] = chunks[row : row + 1]
@@ -134,8 +138,29 @@ class ActingPolicy:
             actions[:, : fixed.shape[1]] = fixed[:, : actions.shape[1]]
         return self._chunk(observation, actions)
 
-    def _drawn(self, inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None) -> Tensor:
-        if self.selector is not None:
+    @property
+    def refines(self) -> bool:
+        """Whether its residual may move a chunk as it enters (`vla_rl.core.protocols.RefiningPolicy`)."""
+        return self.selector is not None and self.selector.refines
+
+    def plan(self, observation: Observation) -> ActionChunk:
+        """Plan a chunk that is not refined yet."""
+        noise = self._noise(observation.tick)[:, : self.model.horizon]
+        draw = Draw(self._inputs(observation), self._tick(observation), noise, None, selects=False)
+        return self._chunk(observation, self.draw_all([draw])[0] if self._ask is None else self._ask(draw))
+
+    @torch.no_grad()
+    def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
+        """Move a chunk of `plan` by the residual, at what is seen now. A practicing policy explores from there."""
+        assert self.selector is not None
+        features = flat_features(*self.model.features(*self._inputs(observation)))
+        actions = self.selector.refined(features, self._tick(observation), self._actions(chunk.actions), index)
+        if self.exploration:
+            actions = actions + self._offset(chunk.start_tick)
+        return replace(chunk, actions=self._own(observation, actions))
+
+    def _drawn(self, inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None, selects: bool) -> Tensor:
+        if self.selector is not None and selects:
             return self.selector.draw(self.model, inputs, tick, noise, committed)
         return self._draw(inputs, noise, committed)
 
@@ -187,10 +212,14 @@ class ActingPolicy:
         return self._tensor(flow_noise(self._seed, tick, rows, self.model.spec.action_dim))
 
     def _chunk(self, observation: Observation, actions: Tensor) -> ActionChunk:
-        own = actions[0, :, : self._action_size[observation.state.size]].float().cpu().numpy()
-        chunk = ActionChunk(own, observation.tick, self._chunk_id, self.version)
+        chunk = ActionChunk(self._own(observation, actions), observation.tick, self._chunk_id, self.version)
         self._chunk_id += 1
         return chunk
+
+    def _own(self, observation: Observation, actions: Tensor) -> Float32Array:
+        """Actions [1, H, A] -> [H, A of this robot]."""
+        own: Float32Array = actions[0, :, : self._action_size[observation.state.size]].float().cpu().numpy()
+        return own
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)[None]

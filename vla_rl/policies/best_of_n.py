@@ -161,6 +161,22 @@ class BestOfN:
         self.residual = None if residual is None else residual.eval()
         self.ticks = ticks if critic is None else critic.config.chunk_ticks
 
+    @property
+    def refines(self) -> bool:
+        """Whether all that it does is to move a single chunk by the residual, which needs no further draw."""
+        return self.residual is not None and self.config.num_samples == 1 and self.config.offset_std == 0
+
+    @torch.no_grad()
+    def refined(self, features: Tensor, tick: Tensor, chunk: Tensor, done: int) -> Tensor:
+        """Move single chunks [B, H, A] by the residual, raw units; they are executed from action ``done`` on.
+
+        Features [B, F] and tick [B] are those of the newest observation.
+        """
+        assert self.residual is not None
+        executed = (torch.arange(self.ticks, device=chunk.device) + done).clamp(max=chunk.shape[1] - 1)
+        rows = self.residual.rows(features, tick, chunk.index_select(1, executed))
+        return chunk + self.residual.raw(self.residual(rows))[:, None]
+
     def noise_rows(self, horizon: int) -> int:
         """Rows of noise of one selection: for each candidate those of a draw, then one for its offset."""
         return self.config.num_samples * (horizon + 1)

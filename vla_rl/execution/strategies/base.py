@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol, override
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.execution.plan import PlanRequest
+from vla_rl.execution.plan import PlanRequest, refines
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 
 
@@ -99,6 +99,8 @@ class Strategy(Protocol):
     """
 
     freezes_world: bool
+    refines: bool
+    """Whether a policy that can do so refines its chunks as they enter (`vla_rl.core.protocols.RefiningPolicy`)."""
 
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
         """Return whether to ask now, while no request is in flight. ``delay_ticks`` is the estimated delay."""
@@ -132,6 +134,7 @@ class ChunkStrategy(Strategy):
     """Capabilities for an algorithm. Empty for a strategy that changes the chunks that the policy draws."""
     preference: ClassVar[int] = 0
     """In real time, the supported strategy with the highest preference acts. 0: only if it is named."""
+    refines = False
 
     def __init__(self, config: ExecutionConfig, corrector: ActionCorrector | None = None) -> None:
         if not isinstance(config, self.config_class):
@@ -149,6 +152,8 @@ class ChunkStrategy(Strategy):
 
     @override
     def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
+        if refines(policy, self):
+            return policy.plan(request.observation)
         return policy.infer(request.observation)
 
     @override

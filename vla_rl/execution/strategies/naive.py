@@ -6,6 +6,7 @@ from vla_rl.execution.strategies.base import ChunkStrategy
 
 
 class Naive(ChunkStrategy):
-    """Exactly the shared behavior."""
+    """The shared behavior. A residual moves a chunk as it enters."""
 
     preference: ClassVar[int] = 1
+    refines = True

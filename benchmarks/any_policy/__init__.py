@@ -111,15 +111,21 @@ _PARTS = {"gain": _gain, "serve": _serve, "waits": _waits, "decide": _decide, "d
 
 def table(result: dict[str, Any]) -> str:
     """Markdown of all parts that have been measured."""
-    parts = [gain.table(result["gain_cells"])] if result.get("gain_cells") else []
     tables = {
+        "gain": of_gain,
         "waits": of_waits,
         "decide": of_decision,
         "distill": of_distillation,
         "serve": of_servers,
         "smolvla": of_smolvla,
     }
-    return "\n\n".join([*parts, *(tables[name](result) for name in tables if name in result.get("measured", {}))])
+    return "\n\n".join(tables[name](result) for name in tables if name in result.get("measured", {}))
+
+
+def of_gain(result: dict[str, Any]) -> str:
+    """Markdown: what practice makes of frozen base policies."""
+    command = f"Command: `{result['measured']['gain']['command']}`."
+    return f"{gain.table(result['gain_cells'])} {command}"
 
 
 def of_waits(result: dict[str, Any]) -> str:

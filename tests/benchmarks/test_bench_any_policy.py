@@ -57,7 +57,9 @@ def test_gains_are_summed_up_by_base_policy(tmp_path: Path) -> None:
     assert found["gain_450_points_deterministic"] == pytest.approx(30)
     assert (found["gain_450_deterministic_seeds"], found["base_unchanged_deterministic"]) == (2, 0)
     assert not [name for name in found if "act" in name and "unchanged" in name]
-    assert "| deterministic | 1 | 60% [53, 67] | 60%" in any_policy.table(found)
+    told = any_policy.of_gain({**found, "measured": {"gain": {"command": "python -m benchmarks any_policy --gain x"}}})
+    assert "| deterministic | 1 | 60% [53, 67] | 60%" in told
+    assert "--gain x`" in told
 
 
 def test_delays_are_compared_with_the_same_seeds_and_harm_is_counted() -> None:

@@ -33,8 +33,14 @@ def exploration_noise(seed: int, tick: int, action_dim: int) -> Float32Array:
 
 
 class Draw(NamedTuple):
-    """What one chunk is drawn from: the observation, [1, ...], its tick [1], noise [1, rows, A], what is committed, [1,
-    d, A] or nothing, and whether the selector has its part.
+    """What one chunk is drawn from.
+
+    Attributes:
+        inputs: The observation, [1, ...].
+        tick: [1], its own.
+        noise: [1, rows, A].
+        committed: [1, d, A] or nothing.
+        selects: Whether the selector has its part.
     """
 
     inputs: "Inputs"

@@ -5,6 +5,7 @@ in another mailbox when they are ready. The inference process loads the policy i
 every reset, separates plans of an earlier attempt from those of this one.
 """
 
+import functools
 import logging
 import multiprocessing
 import time
@@ -17,7 +18,7 @@ import numpy as np
 
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.processes import belong_to_parent, starting_children
-from vla_rl.core.protocols import Policy
+from vla_rl.core.protocols import Policy, RefiningPolicy
 from vla_rl.core.types import ActionChunk, Observation
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
 from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, check_shape, refines
@@ -27,9 +28,8 @@ _log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 1024
 _READY = -1  # the request id with which the inference process says that the policy is loaded
-_NOT_PLANNED = -1
-_NOTHING: tuple[int, ActionChunk | None] = (-1, None)
 _MAX_PENDING = 16
+_REFINEMENT_S = 0.5  # a control tick and a delay of the control process are shorter
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,12 @@ class MessageLayout:
             )
 
     def request_fields(self) -> Fields:
-        """Everything of a `PlanRequest`, the epoch and its seed. ``refined_from`` is the index at which the planned
-        chunk enters, whose final form is asked for; `_NOT_PLANNED` asks for a plan.
+        """Everything of a `PlanRequest`, the epoch and its seed. A refinement has another observation, and the index at
+        which the plan enters.
         """
-        numbers = (
-            "epoch",
-            "seed",
-            "request_id",
-            "tick",
-            "delay_ticks",
-            "scheduled_length",
-            "task_bytes",
-            "refined_from",
-        )
+        numbers = ("epoch", "seed", "request_id", "tick", "delay_ticks", "scheduled_length", "task_bytes")
         return {
-            **dict.fromkeys((*numbers, "refined_from"), ((), np.int64)),
+            **dict.fromkeys((*numbers, "enters_at"), ((), np.int64)),
             "captured_ns": ((len(self.streams),), np.int64),
             "task": ((_TEXT_BYTES,), np.uint8),
             "state": ((self.state_size,), np.float32),
@@ -146,11 +137,12 @@ class ProcessPlanner(Planner):
     def __enter__(self) -> Self:
         # Spawned, not forked: the inference process must not inherit the control process's locks, threads or memory.
         context = multiprocessing.get_context("spawn")
-        self._requests = Mailbox(self._layout.request_fields())
+        self._requests, self._refinements = (Mailbox(self._layout.request_fields()) for _ in range(2))
         self._answers = Mailbox(self._layout.answer_fields())
-        self._posted = context.Semaphore(0)
-        arguments = (self._load_policy, self._layout, self._config, self._requests.name, self._answers.name)
-        self._process = context.Process(target=serve, args=(*arguments, self._posted), daemon=True, name="inference")
+        self._posted, self._seen = context.Semaphore(0), context.Semaphore(0)
+        names = self._requests.name, self._refinements.name, self._answers.name
+        arguments = (self._load_policy, self._layout, self._config, names, self._posted, self._seen)
+        self._process = context.Process(target=serve, args=arguments, daemon=True, name="inference")
         with starting_children():
             self._process.start()
         try:
@@ -163,8 +155,8 @@ class ProcessPlanner(Planner):
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.join()
-        self._requests.close()
-        self._answers.close()
+        for mailbox in (self._requests, self._refinements, self._answers):
+            mailbox.close()
 
     @property
     def alive(self) -> bool:
@@ -191,7 +183,8 @@ class ProcessPlanner(Planner):
             UserError: see `MessageLayout.check`; at the first tick of an attempt, before anything moves. Nothing of an
                 earlier message may stand in for what is missing.
         """
-        self._send(request, request.observation, _NOT_PLANNED)
+        self._publish(self._requests, request, request.observation)
+        self._posted.release()
         self._pending[request.request_id] = request
         if len(self._pending) > _MAX_PENDING:
             self._pending.pop(min(self._pending))
@@ -199,12 +192,13 @@ class ProcessPlanner(Planner):
     @override
     def refine(self, plan: Plan, observation: Observation, index: int) -> None:
         """Ask for the final form of a plan (`Planner.refine`): it arrives a tick later."""
-        self._send(plan.request, observation, index)
+        self._publish(self._refinements, plan.request, observation, index)
+        self._seen.release()
 
-    def _send(self, request: PlanRequest, observation: Observation, refined_from: int) -> None:
-        draft = self._requests.draft
+    def _publish(self, mailbox: Mailbox, request: PlanRequest, observation: Observation, enters_at: int = 0) -> None:
+        draft = mailbox.draft
         self._layout.check(observation)
-        draft["refined_from"][()] = refined_from
+        draft["enters_at"][()] = enters_at
         draft["epoch"][()], draft["seed"][()] = self._epoch, self._seed
         draft["request_id"][()], draft["tick"][()] = request.request_id, observation.tick
         length = min(len(request.scheduled), self._layout.max_horizon)
@@ -221,8 +215,7 @@ class ProcessPlanner(Planner):
             for camera, _, _ in self._layout.cameras:
                 draft[f"past.{camera}"][index] = past.images[camera]
         _write_text(draft, "task", observation.task)
-        self._requests.publish()
-        self._posted.release()
+        mailbox.publish()
 
     @override
     def poll(self) -> list[Plan]:
@@ -269,13 +262,18 @@ def serve(
     load_policy: Callable[[], Policy],
     layout: MessageLayout,
     config: ExecutionConfig,
-    requests_name: str,
-    answers_name: str,
+    names: tuple[str, str, str],
     posted: Semaphore,
+    seen: Semaphore,
 ) -> None:
-    """The inference process: load, warm up, answer the newest request, forever."""
+    """The inference process: load, warm up, answer the newest request, forever.
+
+    A plan that is not final comes back with the newest observation. It goes before the next request, which would take
+    as long as a plan.
+    """
     belong_to_parent()
-    requests, answers = Mailbox(layout.request_fields(), requests_name), Mailbox(layout.answer_fields(), answers_name)
+    requests, refinements = (Mailbox(layout.request_fields(), name) for name in names[:2])
+    answers = Mailbox(layout.answer_fields(), names[2])
     try:
         policy = load_policy()
         strategy = make_planning_strategy(config)
@@ -289,7 +287,7 @@ def serve(
         raise
     answers.draft["request_id"][()], answers.draft["error_bytes"][()] = _READY, 0
     answers.publish()
-    epoch, planned = 0, _NOTHING
+    epoch = 0
     while True:
         posted.acquire()
         message = requests.take()
@@ -301,30 +299,40 @@ def serve(
             except Exception as error:  # reported like those of its plans; the next request tries again
                 _publish_error(answers, int(message["epoch"]), int(message["request_id"]), error)
                 continue
-            epoch, planned = int(message["epoch"]), _NOTHING
-        planned = _answer(policy, strategy, layout, message, answers, planned)
+            epoch = int(message["epoch"])
+        planned = _answer(answers, layout, message, functools.partial(_plan, policy, strategy, layout, message))
+        if planned is not None and (later := _await_refinement(refinements, seen, message)):
+            _answer(answers, layout, later, functools.partial(_refine, policy, planned, layout, later))
+
+
+def _plan(policy: Policy, strategy: Strategy, layout: MessageLayout, message: Arrays) -> tuple[ActionChunk, bool]:
+    """Return a chunk, and whether it is final."""
+    chunk = strategy.infer(policy, _read_request(layout, message))
+    return chunk, not refines(policy, strategy)
+
+
+def _refine(policy: Policy, chunk: ActionChunk, layout: MessageLayout, message: Arrays) -> tuple[ActionChunk, bool]:
+    assert isinstance(policy, RefiningPolicy)
+    return policy.refine(chunk, _read_request(layout, message).observation, int(message["enters_at"])), True
+
+
+def _await_refinement(refinements: Mailbox, seen: Semaphore, planned: Arrays) -> Arrays | None:
+    """Return the message with the newest observation for a plan. None if the control process has given it up."""
+    deadline_s = time.monotonic() + _REFINEMENT_S
+    while seen.acquire(timeout=max(deadline_s - time.monotonic(), 0)):
+        message = refinements.take()
+        if message is not None and all(message[name] == planned[name] for name in ("epoch", "request_id")):
+            return message
+    return None
 
 
 def _answer(
-    policy: Policy,
-    strategy: Strategy,
-    layout: MessageLayout,
-    message: Arrays,
-    answers: Mailbox,
-    planned: tuple[int, ActionChunk | None],
-) -> tuple[int, ActionChunk | None]:
-    """Answer a request. Takes and returns the last planned chunk, with the id of its request."""
-    epoch, request_id, index = int(message["epoch"]), int(message["request_id"]), int(message["refined_from"])
-    final = index != _NOT_PLANNED or not refines(policy, strategy)
+    answers: Mailbox, layout: MessageLayout, message: Arrays, infer: Callable[[], tuple[ActionChunk, bool]]
+) -> ActionChunk | None:
+    """Publish what ``infer`` returns, or its error. Returns the chunk if it is not final."""
+    epoch, request_id = int(message["epoch"]), int(message["request_id"])
     try:
-        request = _read_request(layout, message)
-        if index == _NOT_PLANNED:
-            chunk = strategy.infer(policy, request)
-            planned = request_id, chunk
-        else:
-            if planned[0] != request_id or planned[1] is None or not refines(policy, strategy):
-                raise UserError("the plan that is to be refined is gone")
-            chunk = policy.refine(planned[1], request.observation, index)
+        chunk, final = infer()
         check_shape(chunk, layout.action_size)  # numpy would repeat one number for every joint
         length = len(chunk.actions)
         if length > layout.max_horizon:
@@ -337,7 +345,8 @@ def _answer(
         answers.publish()
     except Exception as error:
         _publish_error(answers, epoch, request_id, error)
-    return planned
+        return None
+    return None if final else chunk
 
 
 def _read_request(layout: MessageLayout, message: Arrays) -> PlanRequest:

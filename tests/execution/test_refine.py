@@ -1,5 +1,6 @@
 """A slow plan that is refined as it enters, at what is seen then."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -15,9 +16,11 @@ from toys import ReachPolicy
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.protocols import RefiningPolicy
 from vla_rl.core.types import ActionChunk, Observation, Source
+from vla_rl.execution import inference_process
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import ProcessPlanner
-from vla_rl.execution.plan import InlinePlanner, Planner
+from vla_rl.execution.mailbox import Mailbox
+from vla_rl.execution.plan import InlinePlanner, Plan, Planner
 from vla_rl.execution.strategies import execution_config, make_strategy
 from vla_rl.execution.virtual import LatencyConfig, VirtualPlanner
 
@@ -107,7 +110,10 @@ def test_a_plan_that_was_given_up_is_not_refined() -> None:
     executor.restart()
     (plan,) = planner.poll()
     planner._answers.append(plan)
+    dropped: list[Plan] = []
+    planner.drop = dropped.append  # type: ignore[method-assign]
     assert executor.propose(seen(3), 0).action[0] == 3, "the plan of tick 0 is from before the restart"
+    assert dropped == [plan], "inference need not wait for it"
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +193,26 @@ def test_a_plan_is_refined_before_the_next_request_is_planned() -> None:
         assert (done.request.request_id, done.final) == (0, True), "not behind the second plan"
         (second,) = await_plans(planner)
         assert (second.request.request_id, second.final) == (1, False), "and the second request is not lost"
+
+
+def test_inference_does_not_wait_for_what_is_seen_once_its_plan_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference_process, "_REFINEMENT_S", 60)
+    planner = ProcessPlanner(Refining, LAYOUT, execution_config("naive"))  # not started
+    planner._refinements, planner._seen = Mailbox(LAYOUT.request_fields()), multiprocessing.Semaphore(0)
+    reader = Mailbox(LAYOUT.request_fields(), planner._refinements.name)
+    message = {"epoch": np.int64(0), "request_id": np.int64(4)}
+    chunk = ActionChunk(np.zeros((H, 2), np.float32), 0, 4, 3)
+    try:
+        planner.refine(Plan(make_request(3), chunk, final=False), seen(9), 2)  # of a plan before
+        planner.drop(Plan(make_request(4), chunk, final=False))
+        assert inference_process._await_refinement(reader, planner._seen, message) is None
+        planner.refine(Plan(make_request(4), chunk, final=False), seen(9), 2)
+        found = inference_process._await_refinement(reader, planner._seen, message)
+        assert found is not None
+        assert found["enters_at"] == 2
+    finally:
+        reader.close()
+        planner._refinements.close()
 
 
 def test_a_robot_goes_on_when_inference_dies_between_plan_and_refinement() -> None:

@@ -198,6 +198,10 @@ class _FaultyPlanner(Planner):
         self._planner.refine(plan, observation, index)
 
     @override
+    def drop(self, plan: Plan) -> None:
+        self._planner.drop(plan)
+
+    @override
     def wait(self) -> int:
         return 0 if self._robot.going_on("policy_silent") else self._planner.wait()
 

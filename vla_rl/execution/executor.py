@@ -209,6 +209,8 @@ class Executor(ActionSource):
                 elif plan.request.request_id in self._outstanding:
                     start_tick = self._start_tick(plan.chunk, self._outstanding[plan.request.request_id], tick)
                     self._planner.refine(plan, self._with_past(observe()), max(tick - start_tick, 0))
+                else:  # from before a restart, or given up long ago
+                    self._planner.drop(plan)
 
     def _accept(
         self, request: PlanRequest, planned: ActionChunk, asked_tick: int | None, tick: int, now_ns: int

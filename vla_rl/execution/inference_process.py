@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 _TEXT_BYTES = 1024
 _READY = -1  # the request id with which the inference process says that the policy is loaded
-_MAX_PENDING = 16
+_MAX_PENDING, _DROPPED = 16, -1
 _REFINEMENT_S = 0.5  # a control tick and a delay of the control process are shorter
 
 
@@ -195,6 +195,12 @@ class ProcessPlanner(Planner):
         self._publish(self._refinements, plan.request, observation, index)
         self._seen.release()
 
+    @override
+    def drop(self, plan: Plan) -> None:
+        """Let the inference process go on (`Planner.drop`)."""
+        self._publish(self._refinements, plan.request, plan.request.observation, _DROPPED)
+        self._seen.release()
+
     def _publish(self, mailbox: Mailbox, request: PlanRequest, observation: Observation, enters_at: int = 0) -> None:
         draft = mailbox.draft
         self._layout.check(observation)
@@ -322,7 +328,7 @@ def _await_refinement(refinements: Mailbox, seen: Semaphore, planned: Arrays) ->
     while seen.acquire(timeout=max(deadline_s - time.monotonic(), 0)):
         message = refinements.take()
         if message is not None and all(message[name] == planned[name] for name in ("epoch", "request_id")):
-            return message
+            return None if message["enters_at"] == _DROPPED else message
     return None
 
 

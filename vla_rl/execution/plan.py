@@ -127,6 +127,10 @@ class Planner(Protocol):
         """Ask for the final form of a plan whose action ``index`` is the next one. It arrives in place of the plan."""
         ...
 
+    def drop(self, plan: Plan) -> None:
+        """Say that nobody asks for the final form of a plan."""
+        del plan
+
     def wait(self) -> int:
         """Stop the simulated world until the last request is answered, and return for how long, in ns."""
         ...

@@ -70,8 +70,7 @@ SMALLER_PYTHON = {
     "episodes_per_round=150": "episodes_per_round=2",
     "practice.rounds(3)": "practice.rounds(1)",
     'out="runs/peg"': 'out="runs/peg", settings={"budget.steps_per_round": 2, "budget.evaluation_episodes": 2, '
-    '"learning.distill_steps": 1, "learning.actor.warmup_steps": 1, "learning.dynamics.steps": 2, '
-    '"learning.value.steps": 2, "learning.branches.updates": 1}',
+    '"learning.distill_steps": 1, "learning.actor.warmup_steps": 1, "learning.td.updates": 2}',
 }
 # Run by tests of their own, under the same arguments.
 ELSEWHERE = {

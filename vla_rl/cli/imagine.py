@@ -2,7 +2,7 @@
 
 Example: vla-rl imagine train runs/demo --out runs/world
          vla-rl imagine rollout runs/world --out future.webp
-         vla-rl imagine branches runs/alone
+         vla-rl imagine branches runs/imagined
 """
 
 import argparse

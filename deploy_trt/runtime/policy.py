@@ -36,7 +36,7 @@ class DeployedPolicy:
     """
 
     def __init__(self, program: Program, folder: Path, base: "DeployedPolicy | None" = None) -> None:
-        self._program = program
+        self._program = self._refining = program
         self.folder = folder
         manifest = program.manifest
         self.spec, self.horizon = manifest.spec, manifest.horizon
@@ -106,11 +106,12 @@ class DeployedPolicy:
 
     def plan(self, observation: Observation) -> ActionChunk:
         """Plan a chunk that is not refined yet."""
+        self._refining = self._program
         return self._plan(self._program, observation, np.ones(self.horizon, np.float32), selects=False)
 
     def refine(self, chunk: ActionChunk, observation: Observation, index: int) -> ActionChunk:
-        """Move a chunk of `plan` by the residual, at what is seen now."""
-        program = self._program
+        """Move the last chunk of `plan` by the residual, at what is seen now, with the weights that planned it."""
+        program = self._refining
         given = self._given(chunk.actions)
         noise = np.zeros((program.noise_rows(), program.manifest.sampler.width), np.float32)
         free = np.ones(self.horizon, np.float32)

@@ -55,5 +55,19 @@ def test_a_deployment_refines_a_plan_as_torch_does(made: Callable[..., Any], tmp
 
 
 @pytest.mark.slow
+def test_a_plan_is_refined_by_the_weights_that_made_it(tmp_path: Path) -> None:
+    for version in (0, 1):
+        model = make_model(version)
+        save_choosing(tmp_path / f"policy{version}", model, make_selector(model, version, 1, 0.0), version)
+        export_policy(tmp_path / f"policy{version}", tmp_path / f"out{version}")
+    ours, newer = (load_deployed(tmp_path / f"out{version}", require="ort-cpu") for version in (0, 1))
+    plan, later = ours.plan(make_observation(0)), make_observation(1, tick=3)
+    expected = ours.refine(plan, later, 2).actions
+    ours.swap(newer.program)
+    np.testing.assert_array_equal(ours.refine(plan, later, 2).actions, expected)
+    assert not np.allclose(ours.refine(ours.plan(make_observation(0)), later, 2).actions, expected)
+
+
+@pytest.mark.slow
 def test_a_deployment_that_selects_does_not_refine(exported_choosing: Path) -> None:
     assert not load_deployed(exported_choosing, require="ort-cpu").refines

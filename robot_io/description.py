@@ -162,7 +162,6 @@ class Description:
         return ElementTree.tostring(robot, encoding="unicode")
 
     def _mesh(self, name: str, link: str) -> Path:
-        """Return where a collision mesh lies."""
         path = self._folder / name.removeprefix("file://")
         if name.startswith("package://"):
             package, _, inside = name.removeprefix("package://").partition("/")

@@ -198,8 +198,6 @@ class LiveDisplay(Subscriber):
 
 
 class _LinesAbove(logging.Handler):
-    """Hands log messages on as lines."""
-
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__()
         self._say = say

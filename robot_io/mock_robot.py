@@ -116,7 +116,6 @@ class MockRobot:
         return Observation(dict(self._images), self._measured, self.config.task, 0, dict(self._staleness.captured_ns))
 
     def _take_image(self, camera: str, image: Uint8Array, now_ns: int) -> None:
-        """Take the picture of a camera, if it is a sound one."""
         taken = image if self.disturbance is None else self.disturbance.image(camera, image)
         if taken is not None:
             with contextlib.suppress(UserError):

@@ -170,7 +170,6 @@ class ObservationReader:
         self._expected: dict[Path, Any] = {path: parts[path] for path in [*camera_paths, *self._state]}
 
     def _common_size(self, image_size: int | None) -> tuple[int, int]:
-        """Return the size that all pictures are brought to."""
         sizes = {name: camera.size for name, camera in self.cameras.items()}
         if not sizes:
             if self._render is None and not self._state:
@@ -216,7 +215,6 @@ def _parts(space: spaces.Space[Any], path: Path = ()) -> Iterator[tuple[Path, sp
 
 
 def _camera(path: Path, space: spaces.Space[Any]) -> Camera | None:
-    """Return a picture stream, if the space is one."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
         return None
     shape = space.shape

@@ -136,7 +136,6 @@ class JerkLimiter:
         return (np.asarray(position) * self._unit).astype(np.float32)
 
     def _plan_braking(self) -> None:
-        """Plan the braking from the state that was just computed."""
         braking = self._brake_input
         braking.current_position = self._output.new_position
         braking.current_velocity = self._output.new_velocity

@@ -215,7 +215,6 @@ class TabletopEnv(CameraEnv):
         self._qpos[start : start + n_joints] = (x, y, 0.0, yaw, 0.0, 0.0)[:n_joints]
 
     def _locate(self) -> None:
-        """Compute where bodies, cameras and lights are."""
         mujoco.mj_kinematics(self.model, self.data)
         mujoco.mj_camlight(self.model, self.data)
 

@@ -68,7 +68,6 @@ class Renderer:
         self._renderer.close()
 
     def _of(self, data: mujoco.MjData) -> EglRenderer | RaycastRenderer:
-        """Return the renderer of this data's model."""
         if data.model is not self._model:
             outdated = self._renderer
             self._model, self._renderer = data.model, self._make(data.model, data)

@@ -158,7 +158,6 @@ def _prefix_and_step(model: FlowVLA, time_modulation: Tensor, candidates: int) -
 
 
 def _example_inputs(model: FlowVLA) -> dict[str, Tensor]:
-    """Inputs of ``prefix``, batch 1."""
     spec = model.spec
     inputs = {
         f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras

@@ -125,7 +125,6 @@ def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], by
 
 
 def _named_weights(graph: str, model: Any, known: set[str]) -> dict[str, Array]:
-    """Give weights the names that they have in training; all of them."""
     initializers = model.graph.initializers
     weights: dict[str, Array] = {}
     for name in list(initializers):

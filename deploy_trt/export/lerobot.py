@@ -125,7 +125,6 @@ def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
 
 
 def _before_export(graph: GraphSpec) -> GraphInfo:
-    """What is known of a graph before it is exported."""
     inputs = {
         name: TensorInfo(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
         for name, tensor in graph.inputs.items()

@@ -94,8 +94,6 @@ class DiffusionStep(nn.Module):
 
 
 class _Prefix(nn.Module):
-    """The prefix graph of a vision-language-action policy."""
-
     def __init__(self, policy: Any, image_keys: Sequence[str]) -> None:
         super().__init__()
         self.policy = policy

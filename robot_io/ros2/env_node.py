@@ -136,7 +136,6 @@ class EnvNode(Node):
         }
 
     def _begin(self) -> None:
-        """The next seed's world."""
         with self._condition:
             self._robot.reset(self._seed)
             self._seed += 1

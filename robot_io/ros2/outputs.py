@@ -299,8 +299,6 @@ class Output:
 
 
 class _Topic:
-    """A publisher."""
-
     def __init__(self, node: Any, interface: Any, topic: str) -> None:
         self._node, self._topic = node, node.resolve_topic_name(topic)
         self._publisher = node.create_publisher(interface, topic, qos.commands())

@@ -185,7 +185,6 @@ class BrowserSupervisor(TakeoverSource):
         return command
 
     def _decide(self, new: Input, proposed: Float32Array) -> Float32Array | None:
-        """Return the person's command, or None."""
         gripper = 0.0
         for key in new.pressed:
             if key == "t" and not self._config.alone:

@@ -40,7 +40,6 @@ class _Handler(PageHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def take(self, message: Any) -> dict[str, Any]:
-        """Take keys, drag and sticks; return the status and the names of the pictures."""
         self.page.add(_read_input(message))
         pictures, status = self.page.newest()
         return {**status, "pictures": sorted(pictures)}

@@ -110,7 +110,6 @@ def one_step_demonstrations(lengths: Sequence[int], source: Path) -> str:
 
 
 def _demonstrations(headers: Sequence[EpisodeHeader], source: Path) -> list[EpisodeHeader]:
-    """Return the demonstrations among episodes. Raises UserError if there are none."""
     shown = [header for header in headers if header.policy_version < 0 and header.success is not False]
     if not shown:
         raise UserError(

@@ -145,15 +145,12 @@ class _FaultyRobot:
         self._robot.disturbance = self._disturbance if fault.at_start else None
 
     def mend(self) -> None:
-        """No fault any more."""
         self._robot.disturbance, self._armed = None, False
 
     def going_on(self, name: str) -> bool:
-        """Return whether the fault of that name has come."""
         return self._armed and self.begun_ns is not None and self.fault.name == name
 
     def read(self) -> Observation:
-        """Read the robot, with the fault's disturbance."""
         self._reads += 1
         two = self.samples[-2:]
         moves = len(two) == 2 and bool((two[0].command != two[1].command).any())
@@ -164,7 +161,6 @@ class _FaultyRobot:
         return observation
 
     def write(self, action: Float32Array) -> Float32Array:
-        """Write to the robot, with the fault's disturbance."""
         condition = getattr(self._robot, "condition", None)
         position = None if condition is None else condition().position.copy()
         if not self.samples:

@@ -103,6 +103,5 @@ class _Handler(PageHandler):
             self.send_error(HTTPStatus.NOT_FOUND)
 
     def take(self, message: Any) -> dict[str, Any]:
-        """Take an answer; return the next question."""
         self.queue.answer(message["name"], message["key"])
         return self.queue.next()

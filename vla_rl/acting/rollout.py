@@ -197,7 +197,6 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
 
 
 def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
-    """Let a policy of this interface act on a robot that is set up."""
     found = match_robot(spec, len(setup.gate.config.low), declared(setup.robot))
     logger.info("%s: %s", setup.env_id, found.words())
     policy, execution = on_robot(order.policy, config.execution, found)
@@ -357,7 +356,6 @@ def _planner(
 
 @contextmanager
 def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
-    """Return the live panel, in real time and on a terminal."""
     if not realtime or not sys.stderr.isatty():
         yield []
         return
@@ -366,7 +364,6 @@ def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]
 
 
 def _supervised(executor: Executor, setup: RobotSetup) -> ActionSource:
-    """Return the executor, with the robot's teleoperator or supervisor."""
     if setup.make_takeover is None:
         raise UserError(f"robot {setup.env_id!r} has no takeover source; leave --takeover out")
     takeover_source = setup.make_takeover()

@@ -230,7 +230,6 @@ class PolicySession:
         return "; ".join(part for part in (names, self._gate.why, self._robot.why()) if part) if names else ""
 
     def _keep(self, wait_for_label: Callable[[], None], episode: Episode) -> None:
-        """Store the attempt with its label."""
         if episode.success is None:
             wait_for_label()
         outcome, discarded = self._operator.settle()

@@ -200,7 +200,6 @@ def _leaks(every: list[Played]) -> list[int]:
 
 
 def _of_speed(robot: EnvRobot, session: Session) -> Iterator[Finding]:
-    """What is slow."""
     step_s, draw_s = session.random.seconds_per_step
     if step_s + draw_s > _SLOW_S:
         step = "step()" if robot.draws_on_demand else "step(), which draws too,"

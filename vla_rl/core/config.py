@@ -199,7 +199,6 @@ def _with_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, 
 
 
 def _parts(config_class: Any) -> list[tuple[str, _Part]]:
-    """Return the sections of a dataclass whose classes follow from names."""
     if not dataclasses.is_dataclass(config_class):
         return []
     return [(field.name, field.metadata[PART]) for field in dataclasses.fields(config_class) if PART in field.metadata]
@@ -288,7 +287,6 @@ def _laid_over(default: Any, raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_of(config_class: Any, name: str) -> Any:
-    """Return a field's default; None if it has none."""
     (field,) = (field for field in dataclasses.fields(config_class) if field.name == name)
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()

@@ -162,7 +162,6 @@ class _Watchdog:
         signal.set_wakeup_fd(self._tell.fileno(), warn_on_full_buffer=False)  # C writes to it, whatever Python does
 
     def has_robot(self) -> None:
-        """Note that a robot is connected (`robot_is_connected`)."""
         self._robot = True
         self._tell.write(bytes([watchdog.ROBOT]))
 

@@ -142,7 +142,6 @@ def read_source(file: Path) -> Uint8Array:
 
 
 def _read_columns(file: Path, header: EpisodeHeader, paths: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Return columns by path."""
     with zipfile.ZipFile(file) as archive:
         shapes = _shapes(header)
         columns = {path: _StoredColumn(archive, path, shape) for path, shape in shapes.items()}
@@ -183,7 +182,6 @@ class _StoredColumn:
             yield chunk[: self.shape[0] - start]
 
     def read(self) -> NDArray[Any]:
-        """Return the whole array."""
         whole, start = np.empty(self.shape, self.dtype), 0
         for rows in self.blocks():
             whole[start : start + len(rows)] = rows

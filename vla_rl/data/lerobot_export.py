@@ -286,7 +286,6 @@ def _write_final(folder: Path, episode: Episode, plan: _Plan) -> None:
 
 
 def _frames(episode: Episode, plan: _Plan) -> Iterator[dict[str, Any]]:
-    """Return the steps of an episode as lerobot takes them."""
     labels = {name: getattr(episode, name) for name in EPISODE_LABELS} | only_where_declared(episode)
     extras = {name: plan.extras[name] for name in episode.extras}
     labels |= {"version": LABELS_VERSION, "parts": plan.parts}

@@ -201,7 +201,6 @@ class _Reader:
         return headers, errors
 
     def read(self, index: int) -> Episode:
-        """Return an episode. Raises StoreError or UserError."""
         files, size = self._files, self._mapping.image_size
         with files.reading():
             table = files.table(index)

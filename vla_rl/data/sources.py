@@ -112,7 +112,6 @@ def lasting_folder() -> Path:
 
 
 def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
-    """Return what takes a source in."""
     found = find_store(source)
     if found is not None:
         return lambda store, _: _copy(found, store)

@@ -310,7 +310,6 @@ class _Attempt:
             return None
 
     def summary(self) -> EpisodeSummary:
-        """What came of it."""
         return EpisodeSummary(
             ticks=self._ticks,
             success=self._robot.success,

@@ -106,7 +106,6 @@ def _row(run: str, kind: str, header: EpisodeHeader) -> dict[str, Any]:
 
 
 def _played(episode: Episode, trace: Trace | None) -> dict[str, Any]:
-    """Return what the player shows of an episode."""
     steps, _ = media.thinned(len(episode), _MAX_STEPS)
     size = episode.action_sent.shape[1]
     names, own = _names(episode.state_dimensions, episode.state.shape[1]), _names(episode.action_dimensions, size)

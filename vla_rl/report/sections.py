@@ -226,7 +226,6 @@ def _figure(value: Any, style: str = ",.0f") -> str:
 
 
 def _per_task(run: Run) -> str:
-    """Render success on each task, for policies with several."""
     tasks = list(dict.fromkeys(task for policy in run.policies for task in policy.tasks))
     if not tasks:
         return ""

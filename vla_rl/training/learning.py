@@ -100,7 +100,6 @@ class LearningRun:
             )
 
     def _policy_of(self, stage: Stage) -> Path:
-        """Return where the policy that a stage makes is written."""
         return self.folder.policy(stage.policy_version)
 
     def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:

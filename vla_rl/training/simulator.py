@@ -203,7 +203,6 @@ class SimulatorWorker:
         return executor if person is None else TakeoverSwitch(executor, person)
 
     def _corrector(self, folder: Path | None) -> ActionCorrector | None:
-        """Return the residual head of a policy, for a strategy that takes one."""
         takes = "corrector" in find_strategy(self._config.execution.strategy).requires
         if folder is None or self._policy is not None or not takes:
             return None

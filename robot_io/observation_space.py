@@ -13,8 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from robot_io.images import resize
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.pictures import resized
 from vla_rl.core.types import Float32Array, Uint8Array
 
 _CHANNELS = (1, 3, 4)  # behind
@@ -194,7 +194,7 @@ class ObservationReader:
         return (image_size, image_size)
 
     def _fitted(self, image: Uint8Array) -> Uint8Array:
-        return np.array(resize(image, self.size))
+        return np.array(resized(image, self.size))
 
 
 def dotted(path: Path) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Detector
-from robot_io.images import resize
 from robot_io.reasons import Reason
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
@@ -26,6 +25,7 @@ from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import Streams
 from robot_io.staleness import StalenessFilter
 from vla_rl.core.errors import UserError
+from vla_rl.core.pictures import resized
 from vla_rl.core.protocols import REST_READINGS, Condition, Subscriber
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
@@ -147,7 +147,7 @@ class Ros2Robot:
                 return
             image = self._staleness.image(camera, image, captured_ns)
             if self._image_size is not None:
-                image = resize(image, self._image_size)
+                image = resized(image, self._image_size)
         except UserError as error:
             self._complain(camera, str(error))
             return

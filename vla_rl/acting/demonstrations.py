@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from robot_io.images import resize
 from vla_rl.acting.retiming import retimed
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.pictures import resized
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
@@ -176,7 +176,7 @@ def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: Policy
         episode,
         episode_id=episode_id,
         images={camera: _of_size(episode.images[camera], size) for camera in spec.cameras},
-        final_images={camera: resize(after[camera], size) for camera in spec.cameras if camera in after},
+        final_images={camera: resized(after[camera], size) for camera in spec.cameras if camera in after},
         action_policy=np.where(by_person, episode.action_sent, episode.action_policy),
         source=np.where(by_person[:, 0], np.uint8(Source.DEMO), episode.source),
         origin=Origin.DEMO,
@@ -186,4 +186,4 @@ def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: Policy
 
 def _of_size(images: Uint8Array, size: tuple[int, int]) -> Uint8Array:
     """uint8 [T, H, W, 3] at another size."""
-    return images if images.shape[1:3] == size else np.stack([resize(image, size) for image in images])
+    return images if images.shape[1:3] == size else np.stack([resized(image, size) for image in images])

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError, UserError, one_line
 from vla_rl.core.json_files import read_json
+from vla_rl.core.pictures import resized
 from vla_rl.core.types import Uint8Array
-from vla_rl.data.images import resized
 from vla_rl.data.lerobot_features import picture_size
 from vla_rl.data.lerobot_timestamps import Float64Array, VideoSpan, check_frames, check_stamps
 

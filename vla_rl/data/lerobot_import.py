@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, StoreError, UserError, did_you_mean
 from vla_rl.core.json_files import parse_json
+from vla_rl.core.pictures import resized
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source, Uint8Array
 from vla_rl.data.dataset_edits import DatasetEdits
 from vla_rl.data.edits import describe, edited
 from vla_rl.data.episode_file import header_of, storable_columns
 from vla_rl.data.episode_header import EpisodeHeader, Survey, check_camera_names
-from vla_rl.data.images import resized
 from vla_rl.data.lerobot_features import (
     ENVIRONMENT,
     EPISODE_LABELS,

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, StoreError, UserError
+from vla_rl.core.pictures import resized
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Uint8Array
-from vla_rl.data.images import resized
 from vla_rl.data.store import EpisodeStore, add_new
 from vla_rl_bags.files import BagReader, decode_picture
 from vla_rl_bags.mapping import BagMapping

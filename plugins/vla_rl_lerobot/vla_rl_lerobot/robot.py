@@ -18,11 +18,11 @@ import numpy as np
 
 from robot_io.disturbances import Disturbance
 from robot_io.faults import Detector
-from robot_io.images import resize
 from robot_io.staleness import StalenessFilter
 from vla_rl.core.clock import Clock, MonotonicClock
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError, did_you_mean
+from vla_rl.core.pictures import resized
 from vla_rl.core.protocols import REST_READINGS, Condition
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 from vla_rl_lerobot.devices import holds_near, lock_ports, make_device, unit_of_each
@@ -165,7 +165,7 @@ class LerobotRobot:
         self._unreadable = False
         self._state = self._staleness.state(state, now_ns)
         if self._image_size is not None:
-            images = {camera: resize(image, self._image_size) for camera, image in images.items()}
+            images = {camera: resized(image, self._image_size) for camera, image in images.items()}
         self._observation = Observation(images, self._state, self._task, 0, dict(self._staleness.captured_ns))
         return self._observation
 

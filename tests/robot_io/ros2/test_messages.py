@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from robot_io.images import resize
 from robot_io.ros2 import messages
 from vla_rl.core.errors import UserError
+from vla_rl.core.pictures import resized
 
 PICTURE = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 
@@ -50,9 +50,9 @@ def test_compressed_pictures_and_sizes() -> None:
     stream = io.BytesIO()
     Image.fromarray(PICTURE).save(stream, "PNG")
     np.testing.assert_array_equal(messages.compressed_to_rgb(Message(format="png", data=stream.getvalue())), PICTURE)
-    assert resize(PICTURE, (2, 3)) is PICTURE
+    assert resized(PICTURE, (2, 3)) is PICTURE
     large = np.repeat(np.repeat(PICTURE, 4, axis=0), 4, axis=1)
-    np.testing.assert_array_equal(resize(large, (2, 3)), PICTURE, "shrinking averages")
+    np.testing.assert_array_equal(resized(large, (2, 3)), PICTURE, "shrinking averages")
 
 
 def test_stamps_count_in_nanoseconds() -> None:

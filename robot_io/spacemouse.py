@@ -19,7 +19,7 @@ from vla_rl.core.protocols import TakeoverSource
 from vla_rl.core.types import Float32Array
 
 _VENDORS = ("256F", "046D")
-_FULL_SCALE = 350.0
+_FULL_SCALE, _DEAD_ZONE = 350.0, 0.08  # the second is a share of the first
 _TRANSLATION, _BUTTONS = 1, 3
 _LEFT, _RIGHT = 1, 2
 
@@ -29,15 +29,13 @@ class SpaceMouse:
 
     Args:
         device: such as /dev/hidraw3; None takes the first one of the maker.
-        dead_zone: part of the full scale that does not count.
 
     Raises:
         UserError: if there is no such device, or it may not be read.
     """
 
-    def __init__(self, device: Path | None = None, dead_zone: float = 0.08) -> None:
+    def __init__(self, device: Path | None = None) -> None:
         self._path = device or _find()
-        self._dead_zone = dead_zone
         self._motion = (0.0, 0.0, 0.0)
         self._buttons = 0
         self._file: int | None = None
@@ -89,7 +87,7 @@ class SpaceMouse:
     def _take(self, report: bytes) -> None:
         if report[0] == _TRANSLATION and len(report) >= 7:
             raw = (axis / _FULL_SCALE for axis in struct.unpack_from("<hhh", report, 1))
-            x, y, z = (0.0 if abs(axis) < self._dead_zone else max(-1.0, min(axis, 1.0)) for axis in raw)
+            x, y, z = (0.0 if abs(axis) < _DEAD_ZONE else max(-1.0, min(axis, 1.0)) for axis in raw)
             self._motion = (x, y, z)
         elif report[0] == _BUTTONS and len(report) >= 2:
             self._buttons = report[1]

@@ -34,14 +34,14 @@ class StatusDebouncer:
     A reading that is late now and then is one warning, not ten a minute.
     """
 
-    def __init__(self, parts: tuple[str, ...] = ("streams", "commands", "stop inputs"), for_s: float = 2.0) -> None:
-        self._parts, self._for_s = parts, for_s
+    def __init__(self, for_s: float = 2.0) -> None:
+        self._for_s = for_s
         self._worst: dict[str, tuple[float, Level, str]] = {}
 
     def __call__(self, statuses: Sequence[Any], now_s: float) -> None:
         """Change levels and messages in place; ``now_s`` on any steady clock."""
         for status in statuses:
-            if not status.name.endswith(self._parts):
+            if not status.name.endswith(("streams", "commands", "stop inputs")):
                 continue
             since_s, level, message = self._worst.get(status.name, (now_s, OK, ""))
             if status.level >= level or now_s - since_s >= self._for_s:

@@ -61,8 +61,8 @@ class EnvNode(Node):
     ``arm_controller/commands``. Services: ``~/reset``.
     """
 
-    def __init__(self, name: str = "env_robot") -> None:
-        super().__init__(name)
+    def __init__(self) -> None:
+        super().__init__("env_robot")
         declare(self, PARAMETERS)
         self._robot = EnvRobot(_make_env(value_of(self, "env"), value_of(self, "env_options")))
         self._seed, self._lockstep = value_of(self, "seed"), value_of(self, "lockstep")
@@ -267,10 +267,10 @@ def joint_names(robot: EnvRobot, named: Sequence[str]) -> tuple[list[str], list[
     return state, action or state[: robot.actions.size]
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main() -> int:
     """``ros2 run vla_rl_ros env_robot``"""
     log_to_stderr("%(name)s: %(message)s")
-    return run_ros(EnvNode, "env_robot", arguments)
+    return run_ros(EnvNode, "env_robot")
 
 
 def _make_env(name: str, options: str) -> Any:

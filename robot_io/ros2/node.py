@@ -75,10 +75,8 @@ class PolicyNode(LifecycleNode):
     not fit.
     """
 
-    def __init__(
-        self, make_session: Callable[[Settings, OperatorRequests], Session], name: str = "policy_node"
-    ) -> None:
-        super().__init__(name)
+    def __init__(self, make_session: Callable[[Settings, OperatorRequests], Session]) -> None:
+        super().__init__("policy_node")
         self._make_session = make_session
         self._operator = OperatorRequests()
         self._session: Session | None = None
@@ -312,8 +310,8 @@ class PolicyNode(LifecycleNode):
         self._diagnostics.publish(DiagnosticArray(header=header, status=status))
 
 
-def run_node(make_session: Callable[[Settings, OperatorRequests], Session], arguments: list[str] | None = None) -> int:
-    """Run a policy node until a signal ends it; returns the exit code. ``arguments`` are those of ROS."""
+def run_node(make_session: Callable[[Settings, OperatorRequests], Session]) -> int:
+    """Run a policy node until a signal ends it; returns the exit code."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     log_to_stderr("%(name)s: %(message)s")
-    return run_ros(lambda: PolicyNode(make_session), "policy_node", arguments)
+    return run_ros(lambda: PolicyNode(make_session), "policy_node")

@@ -23,16 +23,16 @@ DEEPEST = 64  # levels of JSON, ours has a dozen
 
 
 @contextlib.contextmanager
-def reading(file: Path, remedy: str, kind: type[UserError] = CheckpointError) -> Iterator[None]:
+def reading(file: Path, remedy: str) -> Iterator[None]:
     """Whatever goes wrong inside over a file is one line: what was refused or is damaged, and the remedy."""
     try:
         yield
     except UserError:
         raise
     except OSError as error:
-        raise kind(f"cannot read {file}: {error.strerror or one_line(error)}; {remedy}") from error
+        raise CheckpointError(f"cannot read {file}: {error.strerror or one_line(error)}; {remedy}") from error
     except Exception as error:  # numpy, torch, safetensors, zip and codecs raise a dozen kinds for a damaged file
-        raise kind(f"{file} is damaged ({type(error).__name__}: {one_line(error)}); {remedy}") from error
+        raise CheckpointError(f"{file} is damaged ({type(error).__name__}: {one_line(error)}); {remedy}") from error
 
 
 def read_bytes(file: Path, largest: int | None = None) -> bytes:

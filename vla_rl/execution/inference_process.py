@@ -30,6 +30,7 @@ _TEXT_BYTES = 1024
 _READY = -1  # the request id with which the inference process says that the policy is loaded
 _MAX_PENDING, _DROPPED = 16, -1
 _REFINEMENT_S = 0.5  # a control tick and a delay of the control process are shorter
+_LOAD_TIMEOUT_S = 120.0  # of loading and the first inference
 
 
 @dataclass(frozen=True)
@@ -115,20 +116,12 @@ class ProcessPlanner(Planner):
             module-level function, or a `functools.partial` of one).
         layout: Sizes of the messages.
         config: The execution strategy decides how the policy is used.
-        load_timeout_s: How long loading and the first inference may take.
     """
 
-    def __init__(
-        self,
-        load_policy: Callable[[], Policy],
-        layout: MessageLayout,
-        config: ExecutionConfig,
-        load_timeout_s: float = 120.0,
-    ) -> None:
+    def __init__(self, load_policy: Callable[[], Policy], layout: MessageLayout, config: ExecutionConfig) -> None:
         self._load_policy = load_policy
         self._layout = layout
         self._config = config
-        self._load_timeout_s = load_timeout_s
         self._epoch = 0
         self._seed = 0
         self._pending: dict[int, PlanRequest] = {}
@@ -249,7 +242,7 @@ class ProcessPlanner(Planner):
         raise UserError("the real world does not stand still; use execution.sync_pause 'hold' on a robot")
 
     def _await_ready(self) -> None:
-        deadline_s = time.monotonic() + self._load_timeout_s
+        deadline_s = time.monotonic() + _LOAD_TIMEOUT_S
         while True:
             alive = self._process.is_alive()  # asked before: its messages until it died can be read
             answer = self._answers.take()
@@ -258,7 +251,7 @@ class ProcessPlanner(Planner):
             if not alive:
                 raise UserError(f"the inference process died while loading (exit code {self._process.exitcode})")
             if time.monotonic() > deadline_s:
-                raise UserError(f"the policy was not loaded within {self._load_timeout_s:.0f} s")
+                raise UserError(f"the policy was not loaded within {_LOAD_TIMEOUT_S:.0f} s")
             time.sleep(0.01)
         if answer["error_bytes"]:
             raise UserError(f"the inference process could not load the policy: {_read_text(answer, 'error')}")

@@ -127,12 +127,11 @@ class Labeling:
         """Return who gave the outcome of an episode; empty: it is as recorded."""
         return self.store.edit_log(name).labeler
 
-    def judge_rest(self, names: Sequence[str], seed: int = 0) -> Labeled:
+    def judge_rest(self, names: Sequence[str]) -> Labeled:
         """Fit a detector on all answers, label what no person has labeled, and ask where it is unsure.
 
         Args:
             names: Episodes to label. Earlier labels of a detector among all episodes are renewed as well.
-            seed: Seed of the detector's weights.
         """
         every = self.store.ids()
         authors = {name: self.labeler(name) for name in every}
@@ -144,14 +143,14 @@ class Labeling:
             and outcome_of(headers[name].success, headers[name].origin) is not None
         ]
         try:
-            detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._reader(), seed)
+            detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._reader(), seed=0)
         except TooFewLabels:
             return Labeled()
         open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
         open_names = {
             name
             for name in open_names
-            if not (name in known or _is_persons(authors[name]) or _is_audit(self.store, name))
+            if not (name in known or _is_persons(authors[name]) or self.labeler(name) == f"{DETECTOR}audit")
         }
         judged, asked = [], []
         for name in sorted(open_names):
@@ -251,10 +250,6 @@ def _is_persons(author: str) -> bool:
 def _random(name: str) -> float:
     """Return a number from 0 to 1; the same in every process."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
-
-
-def _is_audit(store: EpisodeStore, name: str) -> bool:
-    return store.edit_log(name).labeler == f"{DETECTOR}audit"
 
 
 def _audited(store: EpisodeStore, name: str) -> tuple[str, bool, bool] | None:

@@ -100,7 +100,8 @@ class MockRobot:
     @property
     def truncated(self) -> bool:
         """The time is over, or the robot stopped itself."""
-        return self.stopped_ns is not None or self._elapsed_s() >= self.config.duration_s
+        elapsed_s = (self.clock.now_ns() - self._start_ns) * 1e-9
+        return self.stopped_ns is not None or elapsed_s >= self.config.duration_s
 
     def read(self) -> Observation:
         self._advance()
@@ -154,9 +155,6 @@ class MockRobot:
         unused = Dimensions(tuple(f"unused_{number + 1}" for number in range(size - joints)))
         state = self.config.state_dimensions or action.take(range(joints)) + unused
         return state.check_size(size, "robot.state_dimensions"), action.check_size(joints, "robot.action_dimensions")
-
-    def _elapsed_s(self) -> float:
-        return (self.clock.now_ns() - self._start_ns) * 1e-9
 
     def _advance(self) -> None:
         """Move the joints up to the present, or to the moment at which the command watchdog bit."""

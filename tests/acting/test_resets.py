@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim import make_expert
-from vla_rl.acting.resets import PersonResets, ResetConfig, SecondTask, choose_resets
+from vla_rl.acting.resets import ResetConfig, SecondTask, ask_person, choose_resets
 from vla_rl.acting.task import open_robot
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.cli.main import main
@@ -195,6 +195,6 @@ def test_an_environment_without_a_state_is_refused(tmp_path: Path, monkeypatch: 
 
 def test_a_person_sets_the_scene(capsys: pytest.CaptureFixture[str]) -> None:
     waited: list[int] = []
-    PersonResets(lambda: waited.append(1)).prepare("arm", "rollout-000003")
+    ask_person("rollout-000003", lambda: waited.append(1))
     assert waited == [1]
     assert capsys.readouterr().err.startswith("rollout-000003: Enter begins.")

@@ -35,11 +35,6 @@ def check_strategy(execution: ExecutionConfig, policy: PolicyFolder, watched: bo
     )
 
 
-def check_chunks(execution: ExecutionConfig, policy: PolicyFolder) -> None:
-    """Refuse settings of the execution that the policy's chunks cannot meet, as `ExecutionConfig.check_fit`."""
-    execution.check_fit(policy.horizon, policy.prefix_ticks)
-
-
 def load_corrector(execution: ExecutionConfig, policy: PolicyFolder) -> ActionCorrector | None:
     """Return the residual head, for a strategy that takes one; CheckpointError if it is missing or damaged."""
     takes_head = "corrector" in find_strategy(execution.strategy).requires

@@ -1,7 +1,7 @@
 """What brings the world to the start of an attempt: a person, the simulator, or the policy itself by a second task.
 
 The simulator does it where nothing else is asked for: `robot_io.env_robot.EnvRobot.reset` draws a new start. A real
-robot's scene is set by a person (`PersonResets`). Two tasks that undo each other need neither (`SecondTask`).
+robot's scene is set by a person (`ask_person`). Two tasks that undo each other need neither (`SecondTask`).
 """
 
 import io
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,31 +29,10 @@ Play = Callable[[str, str], None]
 """Plays one attempt of a task, recorded under a name."""
 
 
-class Reset(Protocol):
-    """Brings the world to the start of an attempt."""
-
-    def prepare(self, task: str, name: str, play: Play) -> None:
-        """Return when the world is at the start of an attempt.
-
-        Args:
-            task: Task of the attempt.
-            name: Name of its episode.
-            play: Plays a further attempt, which helps to get there.
-        """
-        ...
-
-
-class PersonResets:
-    """A person at the terminal sets the scene, then lets the attempt begin. ``wait`` returns when they do."""
-
-    def __init__(self, wait: Callable[[], None]) -> None:
-        self._wait = wait
-
-    def prepare(self, task: str, name: str, play: Play | None = None) -> None:
-        """Ask the person, and wait."""
-        del task, play
-        print(f"{name}: Enter begins. Is the scene ready, no person near?", file=sys.stderr)
-        self._wait()
+def ask_person(name: str, wait: Callable[[], None]) -> None:
+    """Ask a person at the terminal to set the scene of an attempt; ``wait`` returns when they let it begin."""
+    print(f"{name}: Enter begins. Is the scene ready, no person near?", file=sys.stderr)
+    wait()
 
 
 @dataclass(frozen=True)
@@ -131,7 +110,7 @@ class SecondTask:
         self.world = np.load(file, allow_pickle=False) if file.exists() else None
 
     def prepare(self, task: str, name: str, play: Play) -> None:
-        """Play attempts until the world is at the start of a task, or reset it by hand."""
+        """Play attempts until the world is at the start of the attempt ``name`` of a task, or reset it by hand."""
         if self.world is None:  # the first attempt of all: the scene has just been set up
             return
         other = next(each for each in self._robots if each != task)

@@ -15,7 +15,7 @@ from robot_io.description import Description
 from robot_io.gate import SafetyGate
 from robot_io.joint_monitor import measures_effort
 from robot_io.limits import RobotLimits, check_limits
-from vla_rl.acting.capability import check_chunks, check_strategy
+from vla_rl.acting.capability import check_strategy
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.acting.robots import RobotRequest, RobotSetup, check_rate, set_up_robot
 from vla_rl.acting.rollout import RolloutConfig
@@ -76,7 +76,7 @@ def settings_items(
         check_rate(policy.spec, control_hz, any_rate=False)
     with _asked(items, "the policy supports the execution strategy", execution.strategy):
         check_strategy(execution, policy, watched)
-        check_chunks(execution, policy)
+        execution.check_fit(policy.horizon, policy.prefix_ticks)
     items.append(Item("the robot does not stand still to think", execution.strategy != "sync", execution.strategy))
     return items
 

@@ -14,10 +14,10 @@ from robot_io.faults import FaultResult
 from robot_io.limits import RobotLimits
 from vla_rl.acting.action_kinds import first_named, recorded_as_steps, with_action_kinds
 from vla_rl.acting.attempt import Attempts, free_names
-from vla_rl.acting.capability import added_steps, best_strategy, check_chunks, check_strategy, load_corrector
+from vla_rl.acting.capability import added_steps, best_strategy, check_strategy, load_corrector
 from vla_rl.acting.injection import Injection
 from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk, on_robot
-from vla_rl.acting.resets import PersonResets
+from vla_rl.acting.resets import ask_person
 from vla_rl.acting.robots import RobotRequest, RobotSetup, set_up_robot
 from vla_rl.acting.stopping import StopsAtSuccess
 from vla_rl.core.clock import MonotonicClock, VirtualClock
@@ -189,7 +189,7 @@ def roll_out(order: RolloutOrder, config: RolloutConfig) -> RolloutResult:
     """
     if order.episodes < 1:
         raise UserError(f"--episodes is {order.episodes}; it must be at least 1")
-    check_chunks(config.execution, order.policy)
+    config.execution.check_fit(order.policy.horizon, order.policy.prefix_ticks)
     spec, clock = renamed(order.policy.spec, config.rename), MonotonicClock() if order.realtime else VirtualClock()
     grippers = first_named(config.execution.discrete_dims, order.policy.discrete_dims)
     request = RobotRequest(spec, clock, config.gate, grippers, config.task, config.takeover, config.robot)
@@ -241,7 +241,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
                 episode_id = next(names)
                 attempts.check_may_go_on()
                 if wait_for_person is not None:
-                    PersonResets(wait_for_person).prepare(setup.env_id, episode_id)
+                    ask_person(episode_id, wait_for_person)
                 run = functools.partial(attempts.run, source, episode_id, seed, policy.version, order.store)
                 summary = run() if injection is None else injection.attempt(run)
                 if summary is not None:

@@ -28,7 +28,7 @@ from robot_io.ros2.parameters import Settings
 from robot_io.ros2.robot import Interface, Ros2Robot
 from vla_rl.acting.action_kinds import recorded_as_steps, with_action_kinds
 from vla_rl.acting.attempt import Attempts
-from vla_rl.acting.capability import added_steps, check_chunks, check_strategy, load_corrector
+from vla_rl.acting.capability import added_steps, check_strategy, load_corrector
 from vla_rl.acting.expert_policy import EXPERT, find_expert
 from vla_rl.acting.policy_folder import PolicyFolder, find_policy, load_watched_policy, on_robot
 from vla_rl.acting.robot_check import Item, names_item, settings_items, stop_item
@@ -79,7 +79,7 @@ class PolicySession:
         policy, execution = on_robot(policy, config.execution, self._found)
         self._policy = policy
         check_strategy(execution, policy, watched=bool(settings["watch"]))
-        check_chunks(execution, policy)
+        execution.check_fit(policy.horizon, policy.prefix_ticks)
         control_hz = settings["control_hz"] or policy.spec.control_hz
         check_rate(policy.spec, control_hz, settings["any_rate"])
         robot_steps = config.gate.delta_dims

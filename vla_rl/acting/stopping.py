@@ -1,30 +1,12 @@
 """``vla-rl rollout --detector``: an attempt ends when a success detector has found success, and the gate brakes it."""
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from vla_rl.core.types import Float32Array, Observation
-from vla_rl.outcomes.detector import Judgment
+from vla_rl.outcomes.deployed import DeployedDetector
 
 logger = logging.getLogger(__name__)
-
-
-class TickDetector(Protocol):
-    """Judges every tick, as `vla_rl.outcomes.deployed.DeployedDetector` does.
-
-    Attributes:
-        name: Name and version.
-    """
-
-    name: str
-
-    def reset(self) -> None:
-        """Begin an episode."""
-        ...
-
-    def step(self, observation: Observation) -> Judgment:
-        """Judge the newest observation, once a tick."""
-        ...
 
 
 class StopsAtSuccess:
@@ -41,7 +23,7 @@ class StopsAtSuccess:
         found: Whether the detector has found success in this attempt.
     """
 
-    def __init__(self, robot: Any, detector: TickDetector) -> None:
+    def __init__(self, robot: Any, detector: DeployedDetector) -> None:
         self._robot, self._detector = robot, detector
         self.found = self._is_due = False
         self._ticks = 0

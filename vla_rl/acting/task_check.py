@@ -99,12 +99,13 @@ def _describe(robot: EnvRobot, task: TaskConfig, report: TaskReport) -> None:
     sources = {name: f"{dotted(camera.path) or 'the observation'}" for name, camera in reader.cameras.items()}
     cameras = ", ".join(f"{name} ({sources.get(name, 'render()')})" for name in reader.camera_names)
     state = ", ".join(f"{name or 'the observation'} ({size})" for name, size in reader.state.items()) or "none"
+    kinds = actions.kind[:1] if len(set(actions.kind)) == 1 else actions.kind
     report.found += [
         f"environment   {robot.env}",
         f"sentence      {robot.task!r}",
         f"cameras       {f'{cameras}, {height}x{width}' if cameras else 'none'}",
         f"state         {state}",
-        f"actions       {actions.size}: {_kinds(actions.kind)}, from {short(actions.low)} to {short(actions.high)}",
+        f"actions       {actions.size}: {', '.join(kinds)}, from {short(actions.low)} to {short(actions.high)}",
         f"names         {robot.state_dimensions.words() or 'none'}; {robot.action_dimensions.words() or 'none'}",
         f"grippers      {', '.join(map(str, actions.gripper_dims)) or 'none'}",
         f"time          {robot.control_hz:g} steps a second, at most {episode_limit(robot.env)} steps",
@@ -147,7 +148,3 @@ def _expert(robot: EnvRobot) -> str:
         return type(sim.make_expert(robot.env)).__name__
     except UserError:
         return "none: record demonstrations (vla-rl record), and let it practice alone or name a supervisor"
-
-
-def _kinds(kinds: tuple[str, ...]) -> str:
-    return kinds[0] if len(set(kinds)) == 1 else ", ".join(kinds)

@@ -34,9 +34,8 @@ def short(numbers: Float32Array) -> str:
     return values[0] if len(set(values)) == 1 else "[" + ", ".join(values) + "]"
 
 
-def _of_interface(robot: EnvRobot, session: Session) -> Iterator[Finding]:
+def _of_interface(robot: EnvRobot, _: Session) -> Iterator[Finding]:
     """What shows without playing: limits, ranges, sizes and names."""
-    del session
     if robot.env.assumes_limit:
         cut = f"an episode is cut after {ASSUMED_EPISODE_STEPS} steps: declare max_episode_steps"
         yield Finding("assumed", f"the task has no time limit; {cut}")
@@ -54,16 +53,14 @@ def _of_interface(robot: EnvRobot, session: Session) -> Iterator[Finding]:
         )
 
 
-def _of_spaces(robot: EnvRobot, session: Session) -> Iterator[Finding]:
+def _of_spaces(_: EnvRobot, session: Session) -> Iterator[Finding]:
     """Observations that are not in their space."""
-    del robot
     for sentence in sorted(session.random.strange.union(*(each.strange for each in session.resting))):
         yield Finding("warning", sentence)
 
 
-def _of_seeds(robot: EnvRobot, session: Session) -> Iterator[Finding]:
+def _of_seeds(_: EnvRobot, session: Session) -> Iterator[Finding]:
     """Return episodes that do not follow from their seed, or do not differ with it."""
-    del robot
     first, again = session.random, session.again
     outcomes = [(each.solved, each.terminated, each.truncated) for each in (first, again)]
     if outcomes[0] != outcomes[1] or not first.same_states(again):
@@ -84,9 +81,8 @@ def _of_seeds(robot: EnvRobot, session: Session) -> Iterator[Finding]:
         )
 
 
-def _of_outcomes(robot: EnvRobot, session: Session) -> Iterator[Finding]:
+def _of_outcomes(_: EnvRobot, session: Session) -> Iterator[Finding]:
     """Successes that need no policy, and outcomes that contradict each other."""
-    del robot
     resting, playing = session.resting, [session.random, *session.resting]
     solved = [each for each in resting if each.solved_after is not None]
     if solved:

@@ -107,7 +107,8 @@ class ActorLearner:
         learning_rate = scheduled_learning_rate(self.config, self._updates - self._schedule_start)
         norm = gradient_step(self._optimizer, part * loss, self.model, _GRADIENT_NORM, learning_rate)
         self._updates += 1
-        self._update_average()
+        decay = min(_EMA_DECAY, self._updates / (self._updates + 10.0))  # shorter at first: it forgets where it started
+        polyak_update(self.average, self.model, 1.0 - decay)
         return {"actor_loss": float(loss.detach()), "actor_gradient_norm": norm, "learning_rate": learning_rate} | {
             f"actor_{name}": value for name, value in logs.items()
         }
@@ -136,12 +137,6 @@ class ActorLearner:
         self.average.load_state_dict(state["average"])
         self._updates = int(state["updates"])
         self._schedule_start = int(state["schedule_start"])
-
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        # Shorter at first, so that the average forgets where it started.
-        decay = min(_EMA_DECAY, self._updates / (self._updates + 10.0))
-        polyak_update(self.average, self.model, 1.0 - decay)
 
 
 class _Loss(nn.Module):

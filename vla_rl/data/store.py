@@ -104,11 +104,14 @@ class EpisodeStore(Editable):
             raise StoreError(taken)
         temporary = self.episodes_dir / f".{episode.episode_id}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
         try:
-            with locked(self.path, exclusive=False), _removed_afterwards(temporary):
-                write_file(episode, temporary)
-                fsync_path(temporary)
-                _publish(temporary, file)
-                fsync_path(self.episodes_dir)
+            with locked(self.path, exclusive=False):
+                try:
+                    write_file(episode, temporary)
+                    fsync_path(temporary)
+                    _publish(temporary, file)
+                    fsync_path(self.episodes_dir)
+                finally:
+                    temporary.unlink(missing_ok=True)
         except FileExistsError:
             raise StoreError(taken) from None
         except OSError as error:
@@ -301,11 +304,3 @@ def _publish(temporary: Path, file: Path) -> None:
         if file.exists():
             raise FileExistsError(file) from None
         temporary.rename(file)
-
-
-@contextlib.contextmanager
-def _removed_afterwards(file: Path) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        file.unlink(missing_ok=True)

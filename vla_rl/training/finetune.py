@@ -247,21 +247,16 @@ def share_steps(path: Path) -> None:
 
 
 def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
+    from vla_rl.acting.policy_folder import find_policy
     from vla_rl.data.cache import FrameCache
     from vla_rl.data.store import EpisodeStore
+    from vla_rl.policies.lerobot_adapter import is_lerobots_own
 
-    expected = _start_spec(folder.policy(0)) if folder.policy_exists(0) else None
+    start = folder.policy(0)  # one of lerobot's own does not declare its interface
+    expected = find_policy(start).spec if folder.policy_exists(0) and not is_lerobots_own(start) else None
     cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, config.retention, expected)
     cache.refresh()
     return cache
-
-
-def _start_spec(start: Path) -> PolicySpec | None:
-    """Return the interface of the policy to start from; None if it is lerobot's own, which does not declare it."""
-    from vla_rl.acting.policy_folder import find_policy
-    from vla_rl.policies.lerobot_adapter import is_lerobots_own
-
-    return None if is_lerobots_own(start) else find_policy(start).spec
 
 
 def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> "Algorithm":

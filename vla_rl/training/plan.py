@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 
 StageKind = Literal["demonstrate", "supervise", "collect", "practice", "check", "evaluate"]
 
@@ -58,19 +59,19 @@ class BudgetConfig:
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
-        for name in ("supervised_steps", "evaluation_episodes", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"budget.{name} is {getattr(self, name)}; it must be at least 1")
-        for name in (
-            "demonstrations",
-            "rounds",
-            "episodes_per_round",
-            "steps_per_round",
-            "staleness",
-            "check_episodes",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"budget.{name} is {getattr(self, name)}; it cannot be negative")
+        check_ranges(
+            self,
+            "budget",
+            supervised_steps=">= 1",
+            evaluation_episodes=">= 1",
+            checkpoint_every=">= 1",
+            demonstrations=">= 0",
+            rounds=">= 0",
+            episodes_per_round=">= 0",
+            steps_per_round=">= 0",
+            staleness=">= 0",
+            check_episodes=">= 0",
+        )
         if self.rounds > _ROUNDS_WITH_SEEDS:
             raise ConfigError(f"budget.rounds is {self.rounds}; at most {_ROUNDS_WITH_SEEDS} have seeds of their own")
         if max(self.demonstrations, self.real_per_round) >= _SEEDS_PER_ROUND:
@@ -82,7 +83,6 @@ class BudgetConfig:
                 "budget.check_episodes compares with practice episodes, and budget.episodes_per_round is 0; set both "
                 "or none"
             )
-
         if self.check_episodes and self.staleness:
             raise ConfigError(
                 "budget.check_episodes compares a version with the one before it, which budget.staleness keeps from "

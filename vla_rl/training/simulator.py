@@ -16,7 +16,6 @@ import numpy as np
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.acting.action_kinds import with_action_kinds
-from vla_rl.acting.capability import check_chunks
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.resets import SecondTask
 from vla_rl.acting.task import SimulatorSetup
@@ -218,7 +217,7 @@ class SimulatorWorker:
         *known, policy = self._policies.get(in_low_precision, (None, None, None))
         if policy is None or known != [folder, stamp]:
             found = find_policy(folder)
-            check_chunks(self._config.execution, found)
+            self._config.execution.check_fit(found.horizon, found.prefix_ticks)
             if differs := names_difference(found.spec, self.spec):
                 raise CheckpointError(
                     f"{folder} has the {differs.name} {differs.found}, the task has {differs.expected}; name the task "

@@ -50,6 +50,7 @@ class Description:
         units: the size of one unit of each dimension, in radians or meters, [A]; empty: all 1.
 
     Attributes:
+        limits: of each dimension.
         kinematics: After `make_gate`, if the limits ask for it.
 
     Raises:

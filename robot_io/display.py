@@ -124,7 +124,14 @@ class LoopStatistics(Subscriber):
 
 
 class LiveDisplay(Subscriber):
-    """Shows `LoopStatistics` while it is entered. Messages of `logging` appear above the panel meanwhile."""
+    """Shows `LoopStatistics` while it is entered. Messages of `logging` appear above the panel meanwhile.
+
+    Args:
+        title: the robot.
+        control_hz: what the rate should be.
+        stream: the terminal.
+        columns: width of the panel; default: the terminal's.
+    """
 
     def __init__(self, title: str, control_hz: float, stream: TextIO = sys.stderr, columns: int | None = None) -> None:
         self.statistics = LoopStatistics()

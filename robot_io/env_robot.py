@@ -31,9 +31,17 @@ class EnvRobot:
     step. Time is virtual unless another clock is given: a tick takes no longer than the environment needs to compute
     it. ``write`` steps the environment, so it takes one command a tick; the loop's deadlines move its clock.
 
+    Args:
+        env: a gymnasium environment.
+        clock: the time that the environment lives in.
+        declared: what the environment does not say itself.
+        image_size: see `ObservationReader`.
+
     Attributes:
         control_hz: steps per second.
         task: the task sentence, read anew at every reset: an environment may draw it.
+        actions: bounds, kinds, grippers.
+        reader: cameras and state.
         state_dimensions: Names and units of the state, as declared.
         action_dimensions: Names and units of the action, as declared.
         notes: what was assumed, changed or left out, in sentences.

@@ -42,7 +42,10 @@ class Settings:
     """On what the declared times rest.
 
     Attributes:
+        limits: of the gate.
+        control_hz: rate of the loop.
         chunk_ticks: H, actions in a chunk.
+        hold_ticks: of the execution.
         clock_timeout_s: of the node.
         deadman_timeout_ms: of the node.
         braking_s: of the gate, for limits with acceleration.
@@ -241,6 +244,7 @@ class FaultResult:
     """How a robot has met a fault.
 
     Attributes:
+        fault: its name.
         reaction_ms: from the moment at which the fault shows to the last command of the attempt.
         declared_ms: by when it had to be.
         passed: in time, and nothing moved after it.

@@ -81,6 +81,7 @@ class JointMonitor:
     """Checks every new reading, and says ``why`` it objected last. Called from the control thread only.
 
     Args:
+        config: Tolerances and times.
         low, high: Limits of the readings with their tolerance, float32 [A].
         step: Largest change of a command in one tick, float32 [A]; infinite where it may jump.
         silent_ns: Largest time between two readings that is no silence.

@@ -132,6 +132,7 @@ def agreed_posture(readings: Float32Array, config: RobotLimits, step: Float32Arr
 
     Args:
         readings: Successive readings, float32 [N, A]; N = 1 if the robot measures nothing.
+        config: The limits.
         step: Largest change of a command in one tick, float32 [A]; infinite for dimensions that may jump.
 
     Raises:

@@ -19,6 +19,8 @@ class MotionLimits:
     """Turns targets into commands, each within reach of the command before. Part of the safety gate.
 
     Args:
+        config: Limits, checked.
+        command_hz: Rate of the commands.
         commands_per_tick: K, commands in the time of one action. Actions are interpolated linearly, discrete
             dimensions excepted, before the limits are applied at the robot's rate.
         tool_position, too_close: See `robot_io.gate.SafetyGate`.

@@ -32,6 +32,7 @@ class Camera:
 
     Attributes:
         path: where it stands; empty: the observation itself.
+        space: its part of the observation space.
         layout: of its arrays: ``HWC``, ``CHW`` or ``HW``.
     """
 
@@ -55,6 +56,7 @@ class ObservationReader:
     """Turns raw observations into pictures and state.
 
     Args:
+        space: the observation space.
         cameras: camera name -> path; empty: every picture in the space, named by the end of its path.
         state: paths of the vectors that make up the state; empty: all of them, in the order of the space.
         image_size: pixels; pictures that are larger, or not all of one size, are brought to this square. None: nothing

@@ -27,7 +27,10 @@ class Renderer:
     compiles a new model, the renderer follows it.
 
     Args:
+        name: One of `RENDERERS`.
+        model: Compiled model.
         data: A data of this model in which kinematics were computed at least once.
+        cameras: Names of the cameras to draw.
         image_size: Height and width in pixels.
         hulls: Names of meshes to draw as their coarse convex hulls, see `sim.hulls`.
         geom_groups: Numbers of the geom groups to draw, as in MuJoCo's `MjvOption.geomgroup`. None: groups 0 to 2

@@ -71,6 +71,7 @@ class ScriptedSupervisor:
     Args:
         env: an environment that declares an expert (see `sim.make_expert`), wrapped or not. Like those of this
             package it says ``expert_steps``, ``max_episode_steps``, ``gripper_dims`` and ``metadata["render_fps"]``.
+        config: see `SupervisorConfig`.
 
     Raises:
         UserError: there is no expert for this environment, or it does not say one of these.

@@ -29,6 +29,7 @@ class Visibility:
     """The geoms of a model that a picture shows.
 
     Args:
+        model: Compiled model.
         geom_groups: Numbers of the geom groups to draw. None: groups 0 to 2 without the collision shapes in group 0
             that have visual geoms beside them.
 

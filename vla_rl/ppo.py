@@ -46,6 +46,7 @@ def update(
 
     Args:
         residual: mu, a module from rows [K, I] to means [K, A]; trained in place.
+        optimizer: Of its weights.
         tried: At least one chunk, tried with the present residual.
         action_std: sigma.
         generator: CPU generator of the batches.

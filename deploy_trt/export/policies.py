@@ -30,6 +30,7 @@ def export_policy(
     """Export the policy in a folder, with its critic, residual and residual head.
 
     Args:
+        policy: Its folder.
         folder, precision, unrolled, observations: See `export_flow_vla`. Policies of lerobot are compared on random
             observations.
         with_critic: Export the critic, if there is one. Without it, the deployment executes its first draw.

@@ -78,6 +78,7 @@ class Program:
             inputs: Of the first graph, batch 1.
             noise: float32 [B, rows, W]; with a base policy, the chunks that it has drawn.
             committed: float32 [d, W], normalized; every chunk begins with them.
+            guidance: See there.
             step_noise: float32 [steps, rows, W], of samplers that want it.
         """
         kind, backend = self.manifest.sampler.kind, self.backend

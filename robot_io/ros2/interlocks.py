@@ -28,6 +28,9 @@ class Interlocks:
     """Checks everything that must stop or hold the robot. See the module.
 
     Args:
+        node: An rclpy node that spins.
+        settings: Settings of the robot.
+        outputs: Its receivers of commands.
         subscribe: Called with type, topic, callback, quality of service, and ``optional``.
         taken_over: Whether a person commands: the dead-man is for autonomous motion.
         changed: Called with the open interlocks, reason -> sentence, after every check.

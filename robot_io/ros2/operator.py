@@ -107,7 +107,9 @@ class TopicTakeover(TakeoverSource):
 
     Args:
         last_command: the command that was sent last, float32 [A].
+        now_ns: the time in which commands age.
         relative: see above; otherwise commands are targets.
+        clutch: of the robot.
         timeout_ms: an older command is not followed.
     """
 

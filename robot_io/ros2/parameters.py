@@ -147,6 +147,9 @@ class CameraSettings:
 class Settings:
     """The values of all parameters, as attributes of their names; checked together.
 
+    Args:
+        values: name -> value, as ROS gives them.
+
     Attributes:
         description: the robot's URDF, as XML or as a file; the node takes it from the topic.
 

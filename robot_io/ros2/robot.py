@@ -41,10 +41,12 @@ class Interface:
     """What the policy requires of the robot, beside the parameters of the node.
 
     Attributes:
+        control_hz: Rate of the loop.
         image_size: [height, width] of its pictures; None takes them as they come.
         silent_after_ms: Age at which a stream counts as silent; the gate's limit.
         gripper_dims: Dimensions of the action that a takeover commands absolutely.
         step_dims: Dimensions of the action that are steps, ``delta_dims`` of the limits: at rest they are 0.
+        quaternions: Quaternions of the limits.
     """
 
     control_hz: float
@@ -62,6 +64,10 @@ class Ros2Robot:
     watchdog then stops the robot. `why` says what it was.
 
     Args:
+        settings: Settings of the node.
+        clock: Time of the loop.
+        operator: Requests of the operator.
+        interface: Interface of the policy.
         outputs: Receivers of commands, in the order of the action.
         reset_world: Brings the world to the start of an attempt; None if a person does. It gives up on `interrupted`.
 

@@ -31,6 +31,12 @@ _ASK_AGAIN_S = 5.0
 class Wiring:
     """Subscribes and publishes for one robot until `close`.
 
+    Args:
+        node: An rclpy node that spins.
+        settings: Settings of the robot.
+        interface: Interface of the policy.
+        operator: Requests of the operator.
+
     Attributes:
         robot: The robot behind the topics.
         takeover: Takeover by the topic ``~/takeover_command``; the node's service engages it.

@@ -66,6 +66,8 @@ class Attempts:
         """Run one attempt.
 
         Args:
+            source: Decides the actions.
+            episode_id: Name of the record.
             seed: Fixes the world, the policy's noise and the supervisor.
             policy_version: Of the weights that act; -1: no policy.
             keep: Is given the episode, also that of an attempt that broke off with an error.

@@ -44,6 +44,7 @@ def bring_demonstrations(
     Args:
         source: an episode store, a run folder or a LeRobotDataset.
         run: the run folder; a file in it says that all are there, so that the source is needed no more.
+        store: of the run.
         specs: task -> the interface of a policy for it.
         most: how many are taken at most; 0: all.
         speed: largest factor by which they are made faster, see `vla_rl.acting.retiming`.

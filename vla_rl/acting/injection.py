@@ -31,6 +31,12 @@ class Injection:
         setup: The robot, not connected yet.
         names: Of the faults, as on the command line.
         chunk_ticks: H, actions in the policy's chunks.
+        hold_ticks: Of the execution.
+        seed: Of the moments.
+
+    Attributes:
+        setup: The same robot with the faults.
+        findings: Of the faults that were tried.
 
     Raises:
         UserError: For faults that do not apply; for a robot that no person looks at after a stop.

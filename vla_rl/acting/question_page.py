@@ -38,9 +38,11 @@ class QuestionQueue:
     """Asks a person about the episodes of a store, in any thread.
 
     Args:
+        store: Store of the episodes.
         names: Episodes to ask about. None: all open questions, also those that come later.
 
     Attributes:
+        answered: Number of answers.
         done: Set when all named episodes have an answer.
     """
 

@@ -53,6 +53,9 @@ def choose_resets(run: Path, config: ResetConfig, tasks: tuple[str, ...], one_wo
     """Let the policy of a run reset the world by a second task, from its first episode on.
 
     Args:
+        run: Run folder.
+        config: When a hand is needed.
+        tasks: Tasks of the run.
         one_world: Whether one process plays one attempt after the other.
 
     Raises:

@@ -80,6 +80,7 @@ class RolloutOrder:
     """What is asked for.
 
     Attributes:
+        policy: the policy that acts.
         robot: by name, see `vla_rl.acting.robots`.
         episodes: attempts, at least 1.
         seed: of the first attempt; the next one has the next seed.

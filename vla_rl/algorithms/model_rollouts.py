@@ -150,7 +150,10 @@ def improve(
         max over mu of E[min(rho A, clip(rho) A)] - d KL(Normal(mu, sigma^2) | Normal(0, sigma^2)),   d = kl_coef
 
     Args:
+        residual: mu, where it begins.
+        within: World model, policy and value.
         starts: At least one.
+        config: See `BranchConfig`.
         generator: CPU generator of all randomness.
 
     Returns:

@@ -78,6 +78,7 @@ def fit_outcome_value(
         label: float [N], 1 where the episode succeeded.
         fold: int64 [N], the part, below K, of each state's episode.
         folds: K, at least 2.
+        config: see `OutcomeValueConfig`.
         generator: of the CPU, of batches and noise.
 
     Returns:

@@ -114,6 +114,7 @@ class FrameCache:
         position: int32 [N], the step within its episode.
 
     Args:
+        store: Of the episodes.
         directory: Folder of the cache's files; made if missing.
         retention: Which episodes are held; None: all.
         expected: Interface of the policy that reads the rows. They follow its names; None: those of the first episode.

@@ -251,7 +251,9 @@ class Editable(abc.ABC):
         When this returns, the edit survives a crash.
 
         Args:
+            name: Of the episode.
             by: Who changes it; empty: the user of this process.
+            changes: New values; see `Changes`.
 
         Raises:
             UserError: For values that the episode cannot have.

@@ -84,6 +84,7 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
     ``next.success`` are left out: lerobot has no value for it, and would read a failure.
 
     Args:
+        store: Of the episodes.
         out_dir: Folder to make; it appears when it is complete.
         ids: The episodes, in this order; None for all.
         video: Cameras as AV1 video (small, lossy) instead of PNG images (exact).

@@ -50,6 +50,7 @@ def find_outcomes(files: LeRobotFiles, rule: bool | str | None) -> Outcomes:
     """Return where the outcomes of a dataset come from.
 
     Args:
+        files: The dataset.
         rule: ``COLUMN`` or ``COLUMN>=NUMBER``; or the outcome of all episodes if there is no column ``next.success``.
 
     Raises:

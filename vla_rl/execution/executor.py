@@ -61,6 +61,8 @@ class Executor(ActionSource):
     (before the first action of an attempt: ``cold_start_ticks``) the executor asks for a stop, and continues to hold.
 
     Args:
+        planner: answers requests.
+        config: the strategy and its numbers.
         corrector: the residual head, for a strategy that takes one.
         added_steps: Dimensions in which the policy plans steps and the robot takes targets. Each step is added to the
             last command that passed the gate, beginning at the measured posture.

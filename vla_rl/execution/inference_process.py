@@ -114,6 +114,7 @@ class ProcessPlanner(Planner):
     Args:
         load_policy: Makes the policy; called in the inference process, so it must be importable from there (a class, a
             module-level function, or a `functools.partial` of one).
+        layout: Sizes of the messages.
         config: The execution strategy decides how the policy is used.
     """
 

@@ -17,6 +17,8 @@ class TakeoverSwitch(ActionSource):
     by more than the gate's normal rate limit.
 
     Args:
+        executor: runs the policy.
+        takeover: the person.
         infer_during_takeover: the policy keeps planning in the shadow; `TickAction.action_policy` is what it would do.
     """
 

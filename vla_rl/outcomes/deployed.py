@@ -31,6 +31,9 @@ def counts(members: Float32Array, novelty: Float32Array | float) -> Any:
 class DeployedDetector:
     """A detector that `SuccessDetector.export` wrote. It needs no torch.
 
+    Args:
+        folder: Folder of the exported detector.
+
     Raises:
         UserError: If the folder holds no exported detector, or a damaged one.
 
@@ -60,6 +63,9 @@ class DeployedDetector:
         """Judge the newest observation of an episode, once a tick.
 
         An outcome needs `RUN_TICKS` ticks in a row, so an early wrong success does not end an attempt.
+
+        Args:
+            observation: What the robot senses at this tick.
 
         Returns:
             Success, or unsure. During an episode a failure is not final, so it is reported as unsure.

@@ -61,6 +61,9 @@ class Track:
 class PolicyFeatures:
     """The features of observations, by a fixed policy.
 
+    Args:
+        policy: Folder of the policy.
+
     Raises:
         UserError: If the policy gives no features.
     """
@@ -109,6 +112,8 @@ class SuccessDetector:
     """Detects success from a policy's features, and says when it is unsure.
 
     Args:
+        network: Trained networks.
+        features: Policy that the networks read.
         name: Name and version, which every label carries.
         about: Numbers of labels and out-of-fold errors.
 
@@ -130,6 +135,10 @@ class SuccessDetector:
         Args:
             episodes: Episodes; those without an outcome are skipped, except demonstrations, which are successes.
             policy: Folder of a trained policy, whose features are read.
+            seed: Seed of the initial weights.
+
+        Returns:
+            Detector.
 
         Raises:
             UserError: If there are fewer than two successes or two failures, or the policy gives no features.
@@ -167,6 +176,9 @@ class SuccessDetector:
 
     def judge(self, window: Window | Episode) -> Judgment:
         """Judge the moment at which a window ends, or the end of an episode.
+
+        Args:
+            window: Window of observations, or an episode.
 
         Returns:
             Success, failure or unsure, with the probability of success.

@@ -19,7 +19,12 @@ from vla_rl.policies.flow_vla import FlowVLA
 
 
 class DetectorGraph(nn.Module):
-    """Features [1, F] of an observation, probabilities of the members [1, M] and novelty [1]."""
+    """Features [1, F] of an observation, probabilities of the members [1, M] and novelty [1].
+
+    Args:
+        policy: Policy whose features are read.
+        judge: Trained networks.
+    """
 
     def __init__(self, policy: BasePolicy, judge: JudgeNetwork) -> None:
         super().__init__()

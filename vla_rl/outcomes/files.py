@@ -31,6 +31,7 @@ def read_about(folder: Path, weights: str) -> dict[str, Any]:
     """Return what a detector's folder says of it.
 
     Args:
+        folder: Folder of the detector.
         weights: Name of the file whose digest the folder keeps.
 
     Raises:

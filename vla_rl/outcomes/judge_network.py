@@ -97,6 +97,11 @@ class JudgeNetwork(nn.Module):
 def train(data: Labeled, outcomes: list[bool], seed: int) -> tuple[JudgeNetwork, dict[str, float]]:
     """Train from scratch. Member i never sees the i-th part of the episodes.
 
+    Args:
+        data: Labeled windows.
+        outcomes: Outcome of each episode.
+        seed: Seed of folds, initial weights and noise.
+
     Returns:
         Networks, and their errors on the episodes that each member left out: ``brier``, ``false_success`` (share of the
         ends called success that are failures) and ``false_failure``.

@@ -83,6 +83,7 @@ class Labeling:
     """Labels the episodes of one store.
 
     Args:
+        store: Store of the episodes.
         policy: Folder of the fixed policy whose features the detector reads.
         config: How many questions are asked.
         answer: Answers a question at once, for a simulated person. None: questions wait.
@@ -193,6 +194,10 @@ class Labeling:
     def check(self, labeled: Labeled, episodes: int) -> None:
         """Stop practice on a detector that is no longer to be trusted.
 
+        Args:
+            labeled: What `judge_rest` has done.
+            episodes: Number of episodes that it was given.
+
         Raises:
             FooledError: If it asks too often, or was wrong too often where a person looked. Then, the successes that it
                 has just given are questions.
@@ -261,6 +266,7 @@ def recorded_outcome(store: EpisodeStore, wrong_answers: float = 0.0) -> Callabl
     """Return the answers of a simulated person: the outcomes as they were recorded.
 
     Args:
+        store: Store of the episodes.
         wrong_answers: Share of the failures that are called successes.
     """
 

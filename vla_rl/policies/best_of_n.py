@@ -88,6 +88,7 @@ class ChunkCritic(nn.Module):
 
     Args:
         model: the policy whose features and statistics it reads; its weights are no part of the critic.
+        config: see `ChunkCriticConfig`.
 
     Attributes:
         mean, scale: Of the input rows, [I]; the trainer sets them.
@@ -141,6 +142,7 @@ class BestOfN:
 
     Args:
         critic: Of the policy; None: the residual acts alone, on a single draw.
+        config: see `BestOfNConfig`.
         residual: Moves every candidate before it is scored; None: there is none.
         ticks: C, the executed actions of a chunk; with a critic, those that it scores.
 
@@ -193,6 +195,7 @@ class BestOfN:
         """Return all candidates and their scores, see `judged`.
 
         Args:
+            model: the policy.
             inputs: of B observations.
             tick: float [B].
             noise: [B, `noise_rows`, A].
@@ -209,6 +212,9 @@ class BestOfN:
     def starts(self, noise: Tensor) -> Tensor:
         """What chunks are drawn from, [B, 1 + N, H, A]: zero for the usual one, then the candidates' noise. Without a
         critic the usual one is not needed: [B, 1, H, A].
+
+        Args:
+            noise: as of `weighed`.
         """
         draws = noise.unflatten(1, (self.config.num_samples, -1))[:, :, :-1]
         return draws if self.critic is None else torch.cat([torch.zeros_like(draws[:, :1]), draws], 1)

@@ -44,6 +44,7 @@ class ResidualCorrector:
     """An `ActionCorrector` (see `vla_rl.execution.strategies`).
 
     Args:
+        spec: see `CorrectorSpec`.
         weights: ``CAMERA.conv0.weight`` [out, in, k, k], ``CAMERA.conv0.bias``, ..., ``CAMERA.keypoints`` [K, C],
             ``head0.weight`` [out, in], ``head0.bias``, ..., and ``state.offset``, ``state.scale``, ``action.offset``,
             ``action.scale``. normalized = (raw - offset) * scale. ``state.limit`` and ``action.limit`` are the largest

@@ -41,7 +41,11 @@ def load_named(name: str) -> BasePolicy:
 class SeededPolicy:
     """A policy under a name whose chunks follow from given noise: the noise is its seed.
 
+    Args:
+        name: As of `load_named`.
+
     Attributes:
+        policy: The policy.
         horizon: H, number of actions in a chunk.
     """
 
@@ -53,6 +57,7 @@ class SeededPolicy:
         """Ask for a chunk, float32 [H, A]. The last action of a shorter chunk is repeated.
 
         Args:
+            observation: What it plans for.
             noise: float32 [H, A].
         """
         seed = zlib.crc32(np.ascontiguousarray(noise)) >> 1

@@ -26,6 +26,7 @@ class LiveView(Subscriber):
     Args:
         target: A file ``NAME.rrd`` to record to, ``spawn`` to open a viewer, or the address of one
             (``rerun+http://HOST:9876/proxy``).
+        name: Name of the robot.
 
     Attributes:
         dropped: Number of steps that were not shown, because the view was too slow.

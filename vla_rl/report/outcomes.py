@@ -179,6 +179,7 @@ class RoundResult:
     """The result of a round of practice; round 0 is the policy that practice began with.
 
     Attributes:
+        round: Number of the round.
         policy: Folder of the policy that the round made.
         evaluation: Evaluation of that policy on the held-out seeds; None if the round was not evaluated.
         metrics: Last logged value of each metric of the learner.

@@ -29,6 +29,7 @@ class Evaluation:
 
     Attributes:
         round: Practice rounds before it; 0 is the supervised policy.
+        label: Name of the policy.
         gradient_steps: Gradient steps spent on it; None if unknown.
         real_episodes: Demonstrations and practice episodes that it was trained on; None if unknown.
         successes: Number of successful episodes.
@@ -155,6 +156,7 @@ class Run:
     """The content of a run folder, without its episodes.
 
     Attributes:
+        path: The run folder.
         config_text: The resolved config as YAML; empty if missing.
         config: The resolved config as data; empty if it is damaged.
         summary: summary.json; empty if missing.

@@ -240,6 +240,7 @@ def learner_of_run(
     The run itself stays unchanged.
 
     Args:
+        run: Its folder.
         algorithm, learning: Another algorithm than the run's, and options of it beside its defaults.
         policy: The folder of another policy to begin with than the run's supervised one.
 

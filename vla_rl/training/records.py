@@ -41,6 +41,7 @@ def open_records(
     When all went well, the report is built and the run is called finished.
 
     Args:
+        folder: Of the run.
         described: What the summary should say of the run from its start.
         task: Of the run, in whose simulation the report draws episodes again; None: it shows what was recorded.
         sinks, watching: Entry points of ``vla_rl.sinks``, and sinks of the caller, beside those of the folder.

@@ -48,6 +48,7 @@ class SimulatorWorker:
     """Runs rollout jobs, each on the environment that it names. Implements `vla_rl.training.workers.RolloutWorker`.
 
     Args:
+        config: Of the run.
         calibration: Real observations, for a ``rollout_precision`` that needs them.
         backend: Of policies that are deployments; None: the fastest that runs here.
         policy: Acts in every job that names a policy; None: the one in the job's folder.

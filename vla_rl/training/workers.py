@@ -25,6 +25,8 @@ class RolloutJob:
 
     Attributes:
         episode_id: the id under which it is saved.
+        store: the folder of the episode store.
+        task: id of the environment.
         seeds: reset seeds; the next one is tried when a demonstration fails, otherwise the first is used.
         policy: folder of the policy version that acts; None for the scripted expert.
         version: of that policy in its run, which an episode notes; None: as the policy itself says. They differ where

@@ -38,6 +38,8 @@ def train_on_run(
     It goes on where it stopped.
 
     Args:
+        run: The run folder.
+        out: Folder of the world model.
         preset: Name of a preset, or a YAML file.
         changes: Items ``key=value`` that change it.
 

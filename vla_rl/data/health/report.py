@@ -26,9 +26,12 @@ class HealthFinding:
     """One thing that is suspicious about the data.
 
     Attributes:
+        check: Name of the check.
         severity: ``problem``: training on it would be wrong; ``note``: it costs something, or may be intended.
         episodes: Ids of the episodes concerned.
         detail: What was found and what was expected, with numbers.
+        remedy: What to do.
+        evidence: Pictures of it.
 
     Example:
         >>> HealthFinding("length", "note", ("demo-00000",), "it has 2 steps", "leave it out (vla-rl edit)").severity

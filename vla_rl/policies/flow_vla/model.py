@@ -241,6 +241,7 @@ class FlowVLA(TrainablePolicy):
         """Integrate the flow from noise [B, H, A], standard normal, to a chunk [B, H, A], raw units.
 
         Args:
+            prefix: From `encode`.
             committed: [B, d, A], raw units: the first d actions, which will be executed anyway. Returned unchanged.
             steps: Euler steps, default ``config.sampling_steps``.
             unconditional: The prefix with the indicator NONE, for classifier-free guidance.

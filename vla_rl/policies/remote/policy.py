@@ -61,6 +61,10 @@ class RemotePolicy(ABC):
         interface: What is known of the policy; None: the server declares it.
         timeout_s: Time for a chunk, from the second one on.
 
+    Attributes:
+        interface: What the policy reads and plans.
+        timings: The latest exchanges.
+
     Example:
         >>> from vla_rl.policies.remote import connect
         >>> served = connect(address)  # of `vla-rl serve runs/dot`, such as openpi://127.0.0.1:8000

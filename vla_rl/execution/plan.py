@@ -128,7 +128,7 @@ class Planner(Protocol):
         ...
 
     def drop(self, plan: Plan) -> None:
-        """Say that nobody asks for the final form of a plan."""
+        """Say that the executor does not want the final form of a plan."""
         del plan
 
     def wait(self) -> int:

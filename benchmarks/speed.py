@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from benchmarks.cells import Cells
 from benchmarks.data_traps.lerobot_files import FRONT, arm, write
@@ -152,6 +151,8 @@ def success(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     points = 100 * (now - before)[:, -1]
     found["success_difference_points"] = float(points.mean())
     if len(runs) > 1:
+        from scipy import stats
+
         interval = stats.ttest_1samp(points, 0.0).confidence_interval()
         found["success_difference_interval"] = [float(interval.low), float(interval.high)]
     return found

@@ -18,11 +18,15 @@ from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.workers import RolloutJob, RolloutPool
 
-ray = pytest.importorskip("ray", reason="it comes with plugins/vla_rl_ray")
-ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors cannot import a test
-
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # ray's own
 EPISODES, WORKERS = 24, 4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def actors_know_this_module() -> None:
+    """Actors cannot import a test. Only the process that runs these tests imports Ray, which takes a second."""
+    ray = pytest.importorskip("ray", reason="it comes with plugins/vla_rl_ray")
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Player:

@@ -1,5 +1,6 @@
 """The rerun stream: what the loop did can be read from the file; a slow viewer costs steps, never time."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -7,10 +8,9 @@ import pytest
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation, Source, Step
+from vla_rl.report.live_view import LiveView
 
-rerun = pytest.importorskip("rerun", reason="the extra viz is not installed")
-
-from vla_rl.report.live_view import LiveView  # noqa: E402 - after the skip
+pytestmark = pytest.mark.skipif(find_spec("rerun") is None, reason="the extra viz is not installed")
 
 
 def step(tick: int) -> Step:

@@ -2,6 +2,7 @@
 videos of reports are small; processes that tests start have the default signals; the root logger is put back.
 """
 
+import gc
 import logging
 import os
 import signal
@@ -28,6 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.path.name, item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Take all imported modules out of garbage collection, which needs a twentieth of the time otherwise."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,14 +9,18 @@ from benchmarks import speed, speed_round
 from vla_rl.training.rounds import PracticeRun
 
 TINY = (
+    "task.declare.max_episode_steps=60",
     "budget.demonstrations=2",
     "budget.supervised_steps=20",
     "budget.episodes_per_round=6",
     "budget.evaluation_episodes=2",
     "budget.steps_per_round=8",
     "environments_per_worker=2",
+    "supervised.actor.batch_size=8",
+    "learning.actor.batch_size=8",
     "learning.distill_steps=4",
     "learning.dynamics.steps=4",
+    "learning.value.steps=4",
     "learning.branches.updates=1",
     "learning.branches.branches=8",
 )

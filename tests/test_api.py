@@ -293,6 +293,10 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(place: SimpleNames
     with pytest.raises(UserError, match="cannot be trained"):
         vla.Practice(Seeing(looks=True), place.env, out="runs/seeing")
     assert not Path("runs/seeing").exists()
+    few = {"budget.steps_per_round": 1, "learning.distill_steps": 1}
+    with pytest.raises(UserError, match=r"budget\.steps_per_round"):
+        vla.Practice(place.policy, place.env, demonstrations=place.demos, out="runs/few", settings=few)
+    assert not Path("runs/few").exists()
     with pytest.raises(AttributeError, match="make_env"):
         vla.make_environment  # noqa: B018
 

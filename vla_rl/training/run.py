@@ -96,6 +96,7 @@ class Practice:
             changes = override_items({**fixed, **(settings or {})})
             preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
             self.config: RunConfig = load_config(RunConfig, None, changes, {**preset, **own})
+            self.config.learning.check_steps(self.config.budget.steps_per_round, "budget.steps_per_round")
             if (path / "config.yaml").exists():
                 self.folder, known = RunFolder.open(path, RunConfig)
                 check_same(known, self.config, path, but=("budget.rounds",))

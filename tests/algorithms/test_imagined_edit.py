@@ -48,7 +48,7 @@ def test_it_goes_where_real_outcomes_were_better(make_cache, tmp_path: Path, mon
         cache,
         dynamics={"steps": 200},
         value={"steps": 150},
-        branches={"updates": 30, "branches": 128},
+        branches={"updates": 60, "branches": 128},
         best_of_n={"num_samples": 1, "offset_std": 0.0},
     )
     logs = algorithm.update(0)

@@ -12,16 +12,14 @@ from vla_rl.policies.base import flat_features
 from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic
 
 
-@pytest.mark.parametrize("has_critic", [False, True])
 @pytest.mark.parametrize("exploration", [0.0, 0.2])
-def test_a_refined_plan_is_what_is_inferred_at_once(has_critic: bool, exploration: float) -> None:
+def test_a_refined_plan_is_what_is_inferred_at_once(exploration: float) -> None:
     model, observation = make_model(discrete_dims=(1,)), make_observation(tick=6)
     policy = acting(model, None)
     residual = pushing(model, 0.1)
     residual.net[0].weight.data.normal_(generator=torch.Generator().manual_seed(0))  # it depends on all that it reads
     residual.net[-1].weight.data.normal_(generator=torch.Generator().manual_seed(1))
-    critic = ChunkCritic(model, SMALL) if has_critic else None
-    policy.selector = BestOfN(critic, BestOfNConfig(num_samples=1, offset_std=0.0), residual, TICKS)
+    policy.selector = BestOfN(ChunkCritic(model, SMALL), BestOfNConfig(num_samples=1, offset_std=0.0), residual)
     policy.exploration = exploration
     assert policy.refines
     policy.reset(3)
@@ -41,9 +39,11 @@ def test_a_refined_plan_is_what_is_inferred_at_once(has_critic: bool, exploratio
     assert not moved[:, 1].any(), "a discrete dimension"
 
 
-def test_a_policy_that_selects_among_samples_does_not_refine() -> None:
+def test_other_policies_do_not_refine() -> None:
     model = make_model()
     for config in (BestOfNConfig(num_samples=3), BestOfNConfig(num_samples=1, offset_std=0.1)):
         assert not BestOfN(ChunkCritic(model, SMALL), config, pushing(model, 0.1)).refines
     assert not BestOfN(ChunkCritic(model, SMALL), BestOfNConfig(num_samples=1, offset_std=0.0)).refines
+    alone = BestOfNConfig(num_samples=1, offset_std=0.0)
+    assert not BestOfN(None, alone, pushing(model, 0.1), TICKS).refines, "it was learned on policy, from plans"
     assert not acting(model, None).refines

@@ -163,8 +163,11 @@ class BestOfN:
 
     @property
     def refines(self) -> bool:
-        """Whether all that it does is to move a single chunk by the residual, which needs no further draw."""
-        return self.residual is not None and self.config.num_samples == 1 and self.config.offset_std == 0
+        """Whether the residual may move a chunk later than it was planned. So it may if it moves a single one, and was
+        learned off policy, with a critic beside it. On-policy learning knows what was tried from the plan alone.
+        """
+        has_both = self.residual is not None and self.critic is not None
+        return has_both and self.config.num_samples == 1 and self.config.offset_std == 0
 
     @torch.no_grad()
     def refined(self, features: Tensor, tick: Tensor, chunk: Tensor, done: int) -> Tensor:

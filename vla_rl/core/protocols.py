@@ -55,6 +55,19 @@ class RefiningPolicy(Policy, Protocol):
 
     Attributes:
         refines: Whether it does so now; False: only `infer` acts.
+
+    Example:
+        >>> class Pulled:
+        ...     version, refines = 0, True
+        ...     def reset(self, seed): ...
+        ...     def plan(self, observation):
+        ...         return ActionChunk(np.tile(observation.state, (8, 1)), observation.tick, 0, self.version)
+        ...     def refine(self, chunk, observation, index):
+        ...         return replace(chunk, actions=chunk.actions - 0.1 * observation.state)
+        ...     def infer(self, observation, committed=None):
+        ...         return self.refine(self.plan(observation), observation, 0)
+        >>> isinstance(Pulled(), RefiningPolicy)
+        True
     """
 
     refines: bool

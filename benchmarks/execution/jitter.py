@@ -27,7 +27,7 @@ from vla_rl.core.types import Observation, Step
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
 from vla_rl.execution.loop import run_episode
-from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, refined, refines
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.strategies import ExecutionConfig
 
@@ -66,7 +66,7 @@ class ThreadPlanner(Planner):
 
     @override
     def refine(self, plan: Plan, observation: Observation, index: int) -> None:
-        raise NotImplementedError("the policies of this benchmark have no residual")
+        self._answers.put((self._epoch, refined(self._policy, plan, observation, index)))
 
     @override
     def wait(self) -> int:
@@ -77,7 +77,8 @@ class ThreadPlanner(Planner):
     def _serve(self) -> None:
         while True:
             epoch, request, inference = self._requests.get()
-            self._answers.put((epoch, Plan(request, inference.infer(self._policy, request))))
+            chunk = inference.infer(self._policy, request)
+            self._answers.put((epoch, Plan(request, chunk, final=not refines(self._policy, inference))))
 
 
 class Periods(Subscriber):

@@ -63,11 +63,7 @@ def base(tmp_path: Path) -> Path:
 def test_the_base_plans_and_the_proxy_has_all_weights(base: Path, tmp_path: Path) -> None:
     model, bare = proxied(base, draws=9), load_policy(base)
     observation = make_observation(seed=1, tick=7)
-    assert model.base.model is not None
-    planned = model.base.model.acting().infer(observation).actions
-    np.testing.assert_array_equal(model.acting().infer(observation).actions, planned)
-    # On some processors, rounding depends on where in memory a copy of the weights lies: 5e-7 was seen.
-    np.testing.assert_allclose(planned, bare.infer(observation).actions, atol=2e-6)
+    np.testing.assert_array_equal(model.acting().infer(observation).actions, bare.infer(observation).actions)
     assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in model.net.parameters())
     assert not any(name.startswith("base") for name in model.state_dict())
     assert copy.deepcopy(model).base is model.base
@@ -81,7 +77,7 @@ def test_the_base_plans_and_the_proxy_has_all_weights(base: Path, tmp_path: Path
     again = load_policy(tmp_path / "saved")
     assert isinstance(again, ActingPolicy)
     assert again.version == 4
-    np.testing.assert_array_equal(again.infer(observation).actions, planned)
+    np.testing.assert_array_equal(again.infer(observation).actions, bare.infer(observation).actions)
 
 
 @pytest.mark.parametrize(("draws", "different"), [(1, 1), (3, 3), (9, 5)])

@@ -78,7 +78,9 @@ class FrozenBase:
             if critic_of(Path(source)) is not None:
                 raise ConfigError(f"policy.base={source} acts with a critic; name a policy without one")
             model, _ = load_model(Path(source))
-            self.model = model.eval().requires_grad_(False)
+            # No learner has its weights. On some processors, weights without `requires_grad` take other kernels, whose
+            # chunks differ in the last bits from those of the policy itself.
+            self.model = model.eval()
             self.key = cache_key(Path(source))
         policy: Any = self.model or self._named.policy
         self.spec, self.horizon = policy.spec, int(policy.horizon)

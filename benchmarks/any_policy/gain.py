@@ -2,11 +2,14 @@
 next one goes on there.
 """
 
+import contextlib
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.any_policy.serving import served_policy
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import RunningVerb, evaluations, in_float32, run_verb
 from vla_rl.core.cache_keys import cache_key
@@ -37,10 +40,12 @@ class Base(NamedTuple):
     Attributes:
         trained: Which supervised policy it is, a key of `_TRAINED`.
         practice: Changes to the config of its practice.
+        served: Whether it runs behind ``vla-rl serve``, in a process of its own.
     """
 
     trained: str
     practice: list[str]
+    served: bool = False
 
 
 def _lerobots(steps: int, batch_size: int) -> list[str]:
@@ -49,6 +54,7 @@ def _lerobots(steps: int, batch_size: int) -> list[str]:
     return ["algorithm=sft", "policy.kind=lerobot", f"budget.supervised_steps={steps}", *sizes]
 
 
+_LATE = ["execution.strategy=naive"]
 _TRAINED = {"flow": [], "act": _lerobots(1500, 32), "diffusion": _lerobots(1500, 16)}
 """Supervised policy -> changes to the config of its training."""
 BASES = {
@@ -56,8 +62,11 @@ BASES = {
     "deterministic": Base("flow", []),
     "act": Base("act", []),
     "diffusion": Base("diffusion", []),
-    **{f"delay_{ticks}": Base("flow", ["execution.strategy=naive", f"latency.typical={ticks}"]) for ticks in (4, 8)},
+    **{f"delay_{ticks}": Base("flow", [*_LATE, f"latency.typical={ticks}"]) for ticks in (4, 8)},
+    "remote": Base("flow", [*_LATE, "latency.unit=ms", "latency.typical=80"], served=True),
 }
+_PORT = 18_460
+"""Of the server of seed 0; the next seeds take the next ports. A run that goes on finds its base policy there."""
 
 
 def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], rounds: int) -> dict[str, Any]:
@@ -75,11 +84,17 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
         for base in bases:
             if f"{base}-{seed}" not in cells and (found := _advance(base, seed, runs / cells.digest, rounds)):
                 cells.write(f"{base}-{seed}", found)
-    return summary(cells.read())
+    native = out.glob("outcomes/PegInsert-*-residual_td.json")
+    return summary(cells.read(), [json.loads(file.read_text()) for file in native])
 
 
-def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean gain in points by base policy, whether all of them stayed as they were, and what a delay costs."""
+def summary(cells: list[dict[str, Any]], native: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Mean gain in points by base policy, whether all of them stayed as they were, and what a delay costs.
+
+    Args:
+        cells: Of this benchmark.
+        native: Cells of the benchmark `outcomes`, of policies that also imitate their successes.
+    """
     found: dict[str, Any] = {"gain_cells": cells}
     last: dict[str, dict[int, float]] = {base: {} for base in BASES}
     for base in BASES:
@@ -94,6 +109,10 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
         delayed, prompt = last[f"delay_{ticks}"], last["deterministic"]
         if delayed and delayed.keys() <= prompt.keys():
             found[f"delay_{ticks}_success_ratio"] = sum(delayed.values()) / sum(prompt[seed] for seed in delayed)
+    imitating, opaque = {cell["seed"]: cell["practised"]["success"] for cell in native}, last["flow_opaque"]
+    if opaque and opaque.keys() <= imitating.keys():
+        gaps = [imitating[seed] - success for seed, success in opaque.items()]
+        found["gap_to_native_points"] = 100 * sum(gaps) / len(gaps)
     if cells:
         rounds = [(entry, cell["supervised"]) for cell in cells for entry in cell["practiced"]]
         found["never_worse"] = sum(_is_worse(entry, base) for entry, base in rounds)
@@ -125,26 +144,30 @@ def table(cells: list[dict[str, Any]]) -> str:
 
 def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | None:
     """Go on with a cell; returns it when its last round has been played."""
-    trained, of_practice = BASES[base]
+    trained, of_practice, served = BASES[base]
     first, folder = runs / f"{trained}-{seed}", runs / f"{base}-{seed}"
     policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]
     of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET)]
     if of_base:
         of_base = [*of_base, f"policy.folder={_described(trained, runs / trained)}"]
     run_verb([*of_seed, "budget.rounds=0", *of_base], first)
-    proxy = [
-        "budget.supervised_steps=1",
-        "policy.kind=proxy",
-        f"policy.base={policy}",
-        f"task.demonstrations={first / 'episodes'}",
-    ]
-    for _ in range(rounds):
-        done = len(evaluations(folder)) - 1 if (folder / "summary.json").exists() else 0
-        if done < 1:
-            run_verb([*of_seed, "budget.rounds=1", *proxy, *of_practice], folder)
-        elif done < _ROUNDS:
-            resumed = [sys.executable, "-m", "vla_rl.cli.main", "train", "--resume", str(folder)]
-            RunningVerb([*resumed, f"budget.rounds={done + 1}"], folder.with_name(f"{folder.name}.log")).wait_or_fail()
+    weights = cache_key(policy)
+    serving = served_policy(policy, _PORT + seed) if served else contextlib.nullcontext(str(policy))
+    with serving as source:
+        proxy = [
+            "budget.supervised_steps=1",
+            "policy.kind=proxy",
+            f"policy.base={source}",
+            f"task.demonstrations={first / 'episodes'}",
+        ]
+        log = folder.with_name(f"{folder.name}.log")
+        for _ in range(rounds):
+            done = len(evaluations(folder)) - 1 if (folder / "summary.json").exists() else 0
+            if done < 1:
+                run_verb([*of_seed, "budget.rounds=1", *proxy, *of_practice], folder)
+            elif done < _ROUNDS:
+                resumed = [sys.executable, "-m", "vla_rl.cli.main", "train", "--resume", str(folder)]
+                RunningVerb([*resumed, f"budget.rounds={done + 1}"], log).wait_or_fail()
     played = evaluations(folder) if (folder / "summary.json").exists() else []
     if len(played) <= _ROUNDS:
         return None
@@ -155,7 +178,8 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
         | {name: round(logs[name], 4) for name in _LOGGED if name in logs}
         for entry, logs in zip(played, logged, strict=True)
     ]
-    unchanged = (folder / "base_chunks" / "base.txt").read_text().strip() == cache_key(policy)
+    asked = (folder / "base_chunks" / "base.txt").read_text().strip()
+    unchanged = asked == (f"{source} version 0" if served else weights) and cache_key(policy) == weights
     supervised, practiced = entries[0], entries[1:]
     return {
         "base": base,

@@ -179,8 +179,7 @@ def latency(chunks: int = 300) -> dict[str, float]:
     """Measure what the wire costs for two cameras of 224 x 224 pixels, and eight clients at a time."""
     spec = Repeating.spec
     images = {camera: np.zeros((*spec.image_size, 3), np.uint8) for camera in spec.cameras}
-    folder = PolicyFolder(Path(), spec, Repeating.horizon, (), 0, name=f"{__name__}:Repeating")
-    with in_process_serving(folder) as url:
+    with served_policy(f"{__name__}:Repeating") as url:
         clients: list[Any] = [vla.load_policy(url) for _ in range(8)]
 
         def ask(client: Any) -> None:
@@ -211,18 +210,17 @@ def latency(chunks: int = 300) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def in_process_serving(folder: PolicyFolder) -> Iterator[str]:
-    """Run ``vla-rl serve`` on a free port; yields its URL."""
-    source = folder.name or str(folder.path)
-    command = [sys.executable, "-m", "vla_rl.cli.main", "serve", source, "--port", "0"]
+def served_policy(source: str | Path, port: int = 0) -> Iterator[str]:
+    """Run ``vla-rl serve`` in a process of its own; yields its URL. Port 0: a free one."""
+    command = [sys.executable, "-m", "vla_rl.cli.main", "serve", str(source), "--port", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             line = next((line for line in process.stderr if "ws://" in line), "")
-            port = re.search(r"ws://[^ ]*:(\d+)", line)
-            if port is None:
+            found = re.search(r"ws://[^ ]*:(\d+)", line)
+            if found is None:
                 raise RuntimeError(f"vla-rl serve {source} has not begun")
-            yield f"openpi://127.0.0.1:{port[1]}"
+            yield f"openpi://127.0.0.1:{found[1]}"
         finally:
             process.terminate()
             process.wait(10)
@@ -288,7 +286,7 @@ def same_episodes(episodes: int = 4) -> float:
         folder = Path(name, "policy")
         policy.save(folder)
         here = vla.evaluate(folder, env, episodes, settings={"execution.strategy": "naive"})
-        with in_process_serving(PolicyFolder(folder, policy.spec, policy.horizon, (), 0)) as url:
+        with served_policy(folder) as url:
             there = vla.evaluate(url, env, episodes, settings={"execution.strategy": "naive"})
         pairs = [*zip(here.store, there.store, strict=True)]
     return max(float(np.abs(one.action_sent - other.action_sent).max()) for one, other in pairs)

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.any_policy.serving import acted_ticks, in_process_serving
+from benchmarks.any_policy.serving import acted_ticks, served_policy
 from benchmarks.deploy_choice import random_policy, random_selector
-from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.checkpoint import save_policy
@@ -62,8 +61,7 @@ def measure(ticks: int) -> list[dict[str, Any]]:
         these, a held one had no action of a plan, and a lost one no command. ``waits`` is their sum.
     """
     own = Prompt()
-    served = PolicyFolder(Path(), own.spec, own.horizon, (), 0, name=f"{__name__}:{Delayed.__name__}")
-    with in_process_serving(served) as url, tempfile.TemporaryDirectory() as scratch:
+    with served_policy(f"{__name__}:{Delayed.__name__}") as url, tempfile.TemporaryDirectory() as scratch:
         bases = {_THERE: url, _HERE: f"{__name__}:{Prompt.__name__}"}
         return [_acted(own, bases[where], where, rate, ticks, Path(scratch)) for where, rate in ROWS]
 

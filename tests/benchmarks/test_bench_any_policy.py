@@ -75,6 +75,16 @@ def test_delays_are_compared_with_the_same_seeds_and_harm_is_counted() -> None:
     assert "delay_4_success_ratio" not in gain.summary([prompt[0], cell("delay_4", 1, 0.4, 0.5, 0.6, 0.9)])
 
 
+def test_an_opaque_policy_is_compared_with_its_native_runs_of_the_same_seeds() -> None:
+    cells = [
+        {"base": "flow_opaque", "seed": seed, "supervised": entry, "practiced": [entry], "base_unchanged": 1}
+        for seed, entry in enumerate([{"success": 0.9, "episodes": 200}, {"success": 0.8, "episodes": 200}])
+    ]
+    native = [{"seed": seed, "practised": {"success": success}} for seed, success in ((0, 0.92), (1, 0.86), (2, 0.1))]
+    assert gain.summary(cells, native)["gap_to_native_points"] == pytest.approx(4)
+    assert "gap_to_native_points" not in gain.summary(cells, native[1:])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "planned"), [("act", 16), ("diffusion", 15)])
 def test_policies_of_lerobot_are_described(tmp_path: Path, kind: str, planned: int) -> None:

@@ -176,8 +176,9 @@ def evaluate(
         latency: Simulated inference latency: a number of ticks, or the fields of
             `vla_rl.execution.virtual.LatencyConfig`.
         render: Whether to keep the images of every step, for `Outcomes.film`.
-        out: Episode store. The evaluation reuses its episodes of the same policy and settings. Default: a temporary
-            folder, deleted when the process ends.
+        out: Episode store. The evaluation reuses its episodes of the same policy and settings if the policy is a
+            folder or a model. Any other policy may have changed, and plays again. Default: a temporary folder, deleted
+            when the process ends.
         settings: Further changes to the config of a run, such as ``{"execution.execute_ticks": 4, "workers": 2}``.
 
     Returns:

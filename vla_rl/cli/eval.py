@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="another policy or run: play until the better one is known",
     )
     parser.add_argument(
-        "--parts", action="store_true", help="evaluate the policy without critic and residual, for the run's report"
+        "--parts", action="store_true", help="evaluate the plain policy, and it with the residual alone, for the report"
     )
     parser.add_argument("--difficulty", type=float, help="short for task.difficulty=NUMBER")
     parser.add_argument("--out", type=Path, help="episode store; several policies and settings may share one")

@@ -196,7 +196,7 @@ class ResidualTD(ResidualLearner):
         bound = self.residual.config.bound
         offset = (mean + noise.to(mean) * self.residual.moved).clamp(-bound, bound)
         two = torch.randperm(self.config.critic.members, generator=generator)[:2]
-        value = slow(self._moved(chunks.drawn[later], offset)).sigmoid()[two].amin(0)
+        value = slow(self._moved(chunks.drawn[later], offset), two).sigmoid().amin(0)
         gain = self.config.discount**self.config.critic.chunk_ticks
         return torch.where(later >= 0, gain * value, chunks.outcome[chosen])
 

@@ -125,9 +125,9 @@ class ChunkCritic(nn.Module):
         slope = deviation[..., half:, :].mean(-2) - deviation[..., :half, :].mean(-2)
         return torch.cat([features, tick[..., None], deviation.mean(-2), slope], -1)
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """Logits [M, B] of rows [B, I]."""
-        return self.head(scaled(rows, self.mean, self.scale))[..., 0]
+    def forward(self, rows: Tensor, members: Tensor | None = None) -> Tensor:
+        """Logits [K, B] of rows [B, I], by the K members int64 [K]; None: by all."""
+        return self.head(scaled(rows, self.mean, self.scale), members)[..., 0]
 
     def novelty(self, rows: Tensor) -> Tensor:
         """Return how far out of distribution the deviations of rows [..., I] are: the mean of their squared standard

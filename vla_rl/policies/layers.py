@@ -76,8 +76,11 @@ class EnsembleLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
-    def forward(self, rows: Tensor) -> Tensor:
-        return torch.baddbmm(self.bias, rows, self.weight)
+    def forward(self, rows: Tensor, members: Tensor | None = None) -> Tensor:
+        """Rows [K, B, I] of the K members int64 [K]; None: of all."""
+        if members is None:
+            return torch.baddbmm(self.bias, rows, self.weight)
+        return torch.baddbmm(self.bias[members], rows, self.weight[members])
 
 
 class EnsembleHead(nn.Module):
@@ -97,9 +100,10 @@ class EnsembleHead(nn.Module):
         )
         self.out = EnsembleLinear(members, widths[-1], outputs)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Features [B, I]."""
-        return self._through(features.expand(self.members, *features.shape))
+    def forward(self, features: Tensor, members: Tensor | None = None) -> Tensor:
+        """Features [B, I] -> [K, B, O] of the K members int64 [K]; None: of all."""
+        count = self.members if members is None else len(members)
+        return self._through(features.expand(count, *features.shape), members)
 
     def of_member(self, features: Tensor, member: Tensor) -> Tensor:
         """What one perceptron, member int64 [B], says of each row [B, I], [B, O], without asking the others."""
@@ -111,9 +115,9 @@ class EnsembleHead(nn.Module):
         rows[member, place] = features
         return self._through(rows)[member, place]
 
-    def _through(self, rows: Tensor) -> Tensor:
-        """Rows [M, B, I] of each member's own."""
+    def _through(self, rows: Tensor, members: Tensor | None = None) -> Tensor:
+        """Rows [K, B, I] of each member's own."""
         for layer in self.layers:
-            rows = layer(rows)
+            rows = layer(rows, members)
             rows = torch.relu(F.layer_norm(rows, rows.shape[-1:]) if self._normalized else rows)
-        return self.out(rows)
+        return self.out(rows, members)

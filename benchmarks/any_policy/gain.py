@@ -145,7 +145,7 @@ def table(cells: list[dict[str, Any]]) -> str:
 def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | None:
     """Go on with a cell; returns it when its last round has been played."""
     trained, of_practice, served = BASES[base]
-    first, folder = runs / f"{trained}-{seed}", runs / f"{base}-{seed}"
+    first, folder = runs / f"supervised-{trained}-{seed}", runs / f"{base}-{seed}"
     policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]
     of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET)]
     if of_base:

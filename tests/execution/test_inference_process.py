@@ -117,6 +117,21 @@ def test_earlier_observations_reach_the_process() -> None:
     np.testing.assert_allclose(plan.chunk.actions, [[7.1, 8], [8.1, 9], [0.1, 1]], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("task", "past", "message"),
+    [
+        ("ä" * 513, 0, "a task of 1026 bytes; the inference process reads 1024"),
+        ("reach", 1, "the policy reads 1 observations, found are 2"),
+    ],
+)
+def test_what_the_message_cannot_hold_is_refused(planner: ProcessPlanner, task: str, past: int, message: str) -> None:
+    planner.reset(0)
+    request = make_request(0)
+    observation = replace(request.observation, task=task, past=(request.observation,) * past)
+    with pytest.raises(UserError, match=message):
+        planner.request(replace(request, observation=observation), STRATEGY)
+
+
 def test_a_reset_discards_the_plan_in_flight_and_seeds_the_next(planner: ProcessPlanner) -> None:
     planner.reset(1)
     planner.request(make_request(0, command=2), STRATEGY)

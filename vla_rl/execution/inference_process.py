@@ -58,10 +58,11 @@ class MessageLayout:
         return (*(name for name, _, _ in self.cameras), "state")
 
     def check(self, observation: Observation) -> None:
-        """Refuse an observation of another robot. Cameras that the policy does not know may be there.
+        """Refuse what the message cannot hold. Cameras that the policy does not know may be there.
 
         Raises:
-            UserError: for a missing camera, or an image or a state of another size.
+            UserError: for a missing camera, an image or a state of another size, a sentence that is too long, or
+                another number of earlier observations.
         """
         for name, height, width in self.cameras:
             if name not in observation.images:
@@ -77,6 +78,10 @@ class MessageLayout:
                 f"the robot's state is {list(observation.state.shape)}, the policy takes [{self.state_size}]; "
                 "was it trained on this robot?"
             )
+        if (size := len(observation.task.encode())) > _TEXT_BYTES:
+            raise UserError(f"a task of {size} bytes; the inference process reads {_TEXT_BYTES}: say it in fewer words")
+        if (found := 1 + len(observation.past)) != self.n_obs_steps:
+            raise UserError(f"the policy reads {self.n_obs_steps} observations, found are {found}")
 
     def request_fields(self) -> Fields:
         """Everything of a `PlanRequest`, the epoch and its seed. A refinement has another observation, and the index at

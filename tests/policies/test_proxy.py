@@ -107,6 +107,54 @@ def test_a_class_with_a_past_and_large_pictures_has_a_proxy() -> None:
         acting.infer(second)
 
 
+class Wrong(Remembering):
+    """Plans what its base says."""
+
+    n_obs_steps, plan = 1, np.zeros((5, 2), np.float32)
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        return ActionChunk(self.plan, observation.tick, 0, self.version)
+
+
+class Wide(Wrong):
+    plan = np.zeros((5, 4), np.float32)
+
+
+class Diverged(Wrong):
+    plan = np.full((5, 2), np.nan, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("base", "error"),
+    [(Wide, r"shape \[5, 4\]; this robot takes \[H >= 1, 2\]"), (Diverged, "Diverged planned .* not finite numbers")],
+)
+def test_a_wrong_chunk_of_a_base_is_not_kept(base: type[Wrong], error: str) -> None:
+    model = proxied(f"{__name__}:{base.__name__}", Wrong.spec)
+    model.chunks = BaseChunks((5, 2))
+    seen = Observation({"front": np.zeros((160, 200, 3), np.uint8)}, np.zeros(2, np.float32), "push the block", 0)
+    with pytest.raises(UserError, match=error):
+        model.acting().infer(seen)
+    assert not model.chunks._found
+
+
+class Scribbling(Wrong):
+    """Counts down in its own observation."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        observation.images["front"][:] = observation.state[0]
+        observation.state[:] -= 1
+        return ActionChunk(np.tile(observation.state, (5, 1)), observation.tick, 0, self.version)
+
+
+def test_what_a_base_does_to_its_observation_changes_no_training_data() -> None:
+    model = proxied(f"{__name__}:Scribbling", Wrong.spec, draws=3)
+    images, state = {"front": torch.zeros(1, 160, 200, 3, dtype=torch.uint8)}, torch.full((1, 2), 7.0)
+    chunks = model.draw_several(images, state, model.tokenize(["push the block"]), torch.randn(1, 3, 5, 2))
+    assert (chunks == 6).all(), "each draw sees the same"
+    assert (state == 7).all()
+    assert not images["front"].any()
+
+
 def test_a_base_of_another_robot_or_with_a_critic_is_refused(base: Path) -> None:
     with pytest.raises(ConfigError, match="has the state_dim 3, the task has 4"):
         proxied(base, replace(SPEC, state_dim=4))

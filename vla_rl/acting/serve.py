@@ -29,6 +29,7 @@ from vla_rl.core.processes import learner_threads
 from vla_rl.core.protocols import Policy
 from vla_rl.core.signals import deferred_signals
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.validation import check_chunk
 from vla_rl.policies.remote.interface import PASSED_ON, Keys, RemoteInterface
 from vla_rl.policies.remote.policy import OURS, TOKEN
 from vla_rl.policies.remote.wire import WireError, pack, unpack
@@ -249,9 +250,8 @@ class Session:
             if delay_ticks > len(previous):
                 raise WireError(f"delay_ticks is {delay_ticks} of {len(previous)} previous actions")
             exact = ours.get("exact_gradient") is True
-            guided: ActionChunk = self._policy.infer_guided(observation, previous, delay_ticks, exact)
-            return guided
-        return self._policy.infer(observation, given.get("committed"))
+            return check_chunk(self._policy.infer_guided(observation, previous, delay_ticks, exact), size)
+        return check_chunk(self._policy.infer(observation, given.get("committed")), size)
 
     def _actions(self, ours: Mapping[str, Any], name: str, size: int) -> Float32Array:
         """Given actions of a message, float32 [at most H, A]."""

@@ -2,16 +2,16 @@
 dataclasses, nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Any, Self
+from typing import Any, Self, override
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, one_line
 
 Float32Array = NDArray[np.float32]
 Uint8Array = NDArray[np.uint8]
@@ -64,13 +64,38 @@ class Observation:
     captured_ns: Mapping[str, int] = field(default_factory=dict)
     past: "tuple[Observation, ...]" = ()
 
+    def copied(self) -> Self:
+        """Return the observation for code that may write into it. Pictures are copied, and drawn, on access."""
+        past = tuple(each.copied() for each in self.past)
+        return replace(self, images=_CopiedImages(self.images), state=self.state.copy(), past=past)
+
+
+class _CopiedImages(Mapping[str, Uint8Array]):
+    def __init__(self, images: Mapping[str, Uint8Array]) -> None:
+        self._images, self._copies = images, dict[str, Uint8Array]()
+
+    @override
+    def __getitem__(self, camera: str) -> Uint8Array:
+        if camera not in self._copies:
+            self._copies[camera] = self._images[camera].copy()
+        return self._copies[camera]
+
+    @override
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._images)
+
+    @override
+    def __len__(self) -> int:
+        return len(self._images)
+
 
 @dataclass(frozen=True, slots=True)
 class ActionChunk:
     """The actions float32 [H, A] that a policy planned from one observation.
 
     Attributes:
-        actions: ``actions[i]`` belongs to tick ``start_tick + i``.
+        actions: ``actions[i]`` belongs to tick ``start_tick + i``. A copy of what is given: an array, a list or a
+            tensor of numbers.
         start_tick: The tick of the observation that the chunk was computed from.
         chunk_id: Counts the chunks of an episode.
         policy_version: The version of the weights that computed it.
@@ -80,6 +105,14 @@ class ActionChunk:
     start_tick: int
     chunk_id: int
     policy_version: int
+
+    def __post_init__(self) -> None:
+        try:
+            # A copy: a policy may use its array again for the next chunk, while this one is executed.
+            object.__setattr__(self, "actions", np.asarray(self.actions, np.float32).copy())
+        except (TypeError, ValueError, RuntimeError) as error:
+            found = f"a {type(self.actions).__name__} that is no array of numbers [H, A]"
+            raise UserError(f"the actions of a chunk are {found}: {one_line(error)}") from error
 
     @property
     def end_tick(self) -> int:

@@ -1,4 +1,4 @@
-"""Checks of values from outside: names, versions, vectors, and the ranges of options."""
+"""Checks of values from outside: names, versions, vectors, chunks, and the ranges of options."""
 
 import math
 import operator
@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.types import ActionChunk
 
 LARGEST_NUMBER = 1e9  # of a statistic or a scale, in any unit
 _INTERVAL = re.compile(r"([\[(])\s*([^,]+),\s*([^\])]+)([\])])")
@@ -37,6 +38,21 @@ def check_vector(
     for value in values:
         if not least <= value <= most:  # nor is NaN
             raise ValueError(f"{name} holds {value}, expected are numbers from {least:g} to {most:g}")
+
+
+def check_chunk(answer: Any, action_size: int) -> ActionChunk:
+    """Return a policy's answer if it is a chunk of shape [H >= 1, A]; UserError for anything else."""
+    if not isinstance(answer, ActionChunk):
+        raise UserError(
+            f"the policy answered with a {type(answer).__name__}; expected an ActionChunk. Return "
+            "ActionChunk(actions, observation.tick, 0, self.version)"
+        )
+    shape = answer.actions.shape
+    if len(shape) != 2 or shape[0] == 0 or shape[1] != action_size:
+        raise UserError(
+            f"the policy answered with actions of shape {list(shape)}; this robot takes [H >= 1, {action_size}]"
+        )
+    return answer
 
 
 def check_ranges(section: Any, name: str, **ranges: str) -> None:

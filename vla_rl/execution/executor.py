@@ -15,7 +15,6 @@ from vla_rl.execution.plan import (
     Planner,
     PlanRequest,
     TickAction,
-    check_shape,
     observed_ns,
 )
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
@@ -218,7 +217,6 @@ class Executor(ActionSource):
         if asked_tick is None:  # a duplicate, an answer given up long ago, or one from before a restart
             return
         self.delay.add(tick - asked_tick)
-        check_shape(planned, len(self._last_sent))
         if len(planned.actions) < self.config.execute_ticks and not self._told:
             self._told = True
             logger.warning(

@@ -20,8 +20,9 @@ from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.processes import belong_to_parent, starting_children
 from vla_rl.core.protocols import Policy, RefiningPolicy
 from vla_rl.core.types import ActionChunk, Observation
+from vla_rl.core.validation import check_chunk
 from vla_rl.execution.mailbox import Arrays, Fields, Mailbox
-from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, check_shape, refines
+from vla_rl.execution.plan import Inference, Plan, Planner, PlanRequest, planned, refines
 from vla_rl.execution.strategies import ExecutionConfig, Strategy, make_planning_strategy
 
 _log = logging.getLogger(__name__)
@@ -283,7 +284,7 @@ def serve(
         strategy = make_planning_strategy(config)
         policy.reset(0)
         blank = _blank(layout)
-        policy.infer(blank)
+        check_chunk(policy.infer(blank), layout.action_size)
         if refines(policy, strategy):
             policy.refine(policy.plan(blank), blank, 0)
     except Exception as error:
@@ -304,20 +305,20 @@ def serve(
                 _publish_error(answers, int(message["epoch"]), int(message["request_id"]), error)
                 continue
             epoch = int(message["epoch"])
-        planned = _answer(answers, layout, message, functools.partial(_plan, policy, strategy, layout, message))
-        if planned is not None and (later := _await_refinement(refinements, seen, message)):
-            _answer(answers, layout, later, functools.partial(_refine, policy, planned, layout, later))
+        chunk = _answer(answers, layout, message, functools.partial(_plan, policy, strategy, layout, message))
+        if chunk is not None and (later := _await_refinement(refinements, seen, message)):
+            _answer(answers, layout, later, functools.partial(_refine, policy, chunk, layout, later))
 
 
 def _plan(policy: Policy, strategy: Strategy, layout: MessageLayout, message: Arrays) -> tuple[ActionChunk, bool]:
     """Return a chunk, and whether it is final."""
-    chunk = strategy.infer(policy, _read_request(layout, message))
-    return chunk, not refines(policy, strategy)
+    return planned(policy, strategy, _read_request(layout, message)), not refines(policy, strategy)
 
 
 def _refine(policy: Policy, chunk: ActionChunk, layout: MessageLayout, message: Arrays) -> tuple[ActionChunk, bool]:
     assert isinstance(policy, RefiningPolicy)
-    return policy.refine(chunk, _read_request(layout, message).observation, int(message["enters_at"])), True
+    refined = policy.refine(chunk, _read_request(layout, message).observation, int(message["enters_at"]))
+    return check_chunk(refined, layout.action_size), True
 
 
 def _await_refinement(refinements: Mailbox, seen: Semaphore, planned: Arrays) -> Arrays | None:
@@ -337,7 +338,6 @@ def _answer(
     epoch, request_id = int(message["epoch"]), int(message["request_id"])
     try:
         chunk, final = infer()
-        check_shape(chunk, layout.action_size)  # numpy would repeat one number for every joint
         length = len(chunk.actions)
         if length > layout.max_horizon:
             raise UserError(f"the chunk has {length} actions, the mailbox holds {layout.max_horizon}")

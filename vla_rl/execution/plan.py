@@ -1,12 +1,13 @@
 """What travels between the control loop and the policy, and what comes out of the executor at every tick."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeGuard, override
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Policy, RefiningPolicy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation, Source
+from vla_rl.core.validation import check_chunk
 
 NO_CHUNK = -1
 
@@ -150,7 +151,7 @@ class InlinePlanner(Planner):
 
     @override
     def request(self, request: PlanRequest, inference: Inference) -> None:
-        chunk = inference.infer(self._policy, request)
+        chunk = planned(self._policy, inference, request)
         self._answers.append(Plan(request, chunk, final=not refines(self._policy, inference)))
 
     @override
@@ -172,20 +173,29 @@ def refines(policy: Policy, inference: Inference) -> TypeGuard[RefiningPolicy]:
     return inference.refines and getattr(policy, "refines", False)
 
 
+def planned(policy: Policy, inference: Inference, request: PlanRequest) -> ActionChunk:
+    """Return a policy's answer to a request. The policy may write into what it is given.
+
+    Raises:
+        UserError: see `check_chunk`; for a chunk that starts before its observation.
+    """
+    observation = request.observation
+    given = replace(request, observation=observation.copied(), scheduled=request.scheduled.copy())
+    chunk = check_chunk(inference.infer(policy, given), len(request.last_command))
+    if chunk.start_tick < observation.tick:
+        raise UserError(
+            f"the policy's chunk starts at tick {chunk.start_tick}, its observation is of tick {observation.tick}. "
+            "Give ActionChunk the tick of the observation"
+        )
+    return chunk
+
+
 def refined(policy: Policy, plan: Plan, observation: Observation, index: int) -> Plan:
     """Return the final form of a plan, see `Planner.refine`."""
     assert isinstance(policy, RefiningPolicy)
     assert plan.chunk is not None
-    return Plan(plan.request, policy.refine(plan.chunk, observation, index))
-
-
-def check_shape(chunk: ActionChunk, action_size: int) -> None:
-    """Refuse a chunk of another shape than [H >= 1, A] by a UserError."""
-    shape = chunk.actions.shape
-    if len(shape) != 2 or shape[0] == 0 or shape[1] != action_size:
-        raise UserError(
-            f"the policy answered with actions of shape {list(shape)}; this robot takes [H >= 1, {action_size}]"
-        )
+    chunk = policy.refine(plan.chunk, observation.copied(), index)
+    return Plan(plan.request, check_chunk(chunk, len(plan.request.last_command)))
 
 
 def observed_ns(observation: Observation, now_ns: int) -> int:

@@ -15,7 +15,7 @@ from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation
-from vla_rl.execution.plan import Inference, InlinePlanner, Plan, Planner, PlanRequest, refined, refines
+from vla_rl.execution.plan import Inference, InlinePlanner, Plan, Planner, PlanRequest, planned, refined, refines
 
 _LATENCY_STREAM = 0x1A7E
 
@@ -144,7 +144,7 @@ class VirtualPlanner(Planner):
         self._warm_up_ns = 0
         if dropped:
             return
-        chunk = inference.infer(self._policy, request)
+        chunk = planned(self._policy, inference, request)
         plan = Plan(request, chunk, final=not refines(self._policy, inference))
         if reordered:
             self._held_back.append(plan)

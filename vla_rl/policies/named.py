@@ -10,6 +10,7 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import BasePolicy
 from vla_rl.core.registry import find
 from vla_rl.core.types import Float32Array, Observation
+from vla_rl.core.validation import check_chunk
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -64,6 +65,6 @@ class SeededPolicy:
         if seed != self._seed:
             self.policy.reset(seed)
             self._seed = seed
-        actions = self.policy.infer(observation).actions
+        actions = check_chunk(self.policy.infer(observation.copied()), self.policy.spec.action_dim).actions
         last = np.broadcast_to(actions[-1], (max(0, self.horizon - len(actions)), actions.shape[1]))
         return np.concatenate([actions, last])[: self.horizon]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vla_rl.core.cache_keys import cache_key, claim
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.types import Float32Array, Observation
@@ -113,6 +113,8 @@ class FrozenBase:
                 observation = self._observation(own, states[row], sentence)
                 rows.append([self._named.chunk(observation, one) for one in noises[row]])
             found = torch.from_numpy(np.array(rows, np.float32)).to(noise.device)
+        if not bool(found.isfinite().all()):
+            raise UserError(f"policy.base={self.source} planned actions that are not finite numbers; correct it")
         self.asked += noise.shape[0] * noise.shape[1]
         self.seconds += time.perf_counter() - started_s
         return found

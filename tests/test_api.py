@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -122,6 +123,41 @@ def test_an_object_that_acts_is_evaluated_on_any_seeds(place: SimpleNamespace) -
     assert "data:video/mp4;base64," in film._repr_html_()
     film.save("film.webp")
     assert Path("film.webp").stat().st_size > 100
+
+
+class Declared(Seeing):
+    """Says of which robot it is, and how long its chunks are."""
+
+    def __init__(self, **spec: Any) -> None:
+        super().__init__(looks=True)
+        self.horizon, self.spec = 8, replace(vla.make_env(Dot).spec, **spec)
+
+
+def test_an_object_of_another_robot_is_refused_before_it_acts(place: SimpleNamespace) -> None:
+    assert vla.evaluate(Declared(env_id="elsewhere"), place.env, seeds=[3]).successes == 1
+    with pytest.raises(UserError, match=r"the policy has the control_hz 50, the task has 10"):
+        vla.evaluate(Declared(control_hz=50), place.env, 1)
+    with pytest.raises(UserError, match=r"the policy has the delta_dims \(0, 1\), the task has \(\)"):
+        vla.evaluate(Declared(delta_dims=(0, 1)), place.env, 1)
+
+
+def test_a_delay_after_which_nothing_of_a_chunk_is_left_is_refused(place: SimpleNamespace) -> None:
+    for policy, actions in (Declared(), 8), (place.policy, 16):
+        with pytest.raises(UserError, match=f"latency is {actions} ticks, and the policy plans {actions} actions"):
+            vla.evaluate(policy, place.env, 1, strategy="naive", latency=actions)
+        assert vla.evaluate(policy, place.env, 1, strategy="sync", latency=actions)
+
+
+@pytest.mark.parametrize("policy", [Seeing, len, 42, None])
+def test_what_is_no_policy_is_refused(place: SimpleNamespace, policy: Any) -> None:
+    with pytest.raises(UserError, match="is no policy; expected its folder, its name, or an object"):
+        vla.evaluate(policy, place.env, 1)
+
+
+@pytest.mark.parametrize("action", [[0.5, np.nan], [0.5], None])
+def test_an_expert_that_returns_no_action_is_refused(place: SimpleNamespace, action: Any) -> None:
+    with pytest.raises(UserError, match=r"the expert returned .*; expected 2 finite numbers"):
+        vla.collect_demonstrations(place.env, 1, expert=lambda _: action)
 
 
 class OtherDot(Dot):

@@ -281,8 +281,13 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
 
 
 def _demonstrator(simulator: "SimulatorSetup", expert: Callable[[Any], Float32Array]) -> Demonstrator:
+    size = simulator.robot.actions.size
+
     def act() -> tuple[Float32Array, Float32Array]:
-        action = np.asarray(expert(simulator.robot.env.unwrapped), np.float32)
+        found = expert(simulator.robot.env.unwrapped)
+        action = np.asarray(found, np.float32)
+        if action.shape != (size,) or not np.isfinite(action).all():
+            raise UserError(f"the expert returned {found!r}; expected {size} finite numbers, float32 [{size}]")
         return action, action
 
     return Demonstrator(act)

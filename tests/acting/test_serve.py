@@ -327,8 +327,28 @@ class NoPolicy:
     """Lacks what a policy has."""
 
 
+class NeedsWeights(Counting):
+    def __init__(self, weights: str) -> None: ...
+
+
+class NoVersion(Counting):
+    version = None  # type: ignore[assignment]
+
+
+class NoActions(Counting):
+    horizon = 0
+
+
 @pytest.mark.parametrize(
-    ("name", "error"), [("test_serve:NoPolicy", "lacks"), ("test_serve:Nothing", "cannot be imported")]
+    ("name", "error"),
+    [
+        ("test_serve:NoPolicy", "lacks"),
+        ("test_serve:Nothing", "cannot be imported"),
+        ("test_serve:NeedsWeights", r"NeedsWeights\(\) raised TypeError: .* 'weights'.* made without arguments"),
+        ("test_serve:np", r"np\(\) raised TypeError: 'module' object is not callable"),
+        ("test_serve:NoVersion", r"version and horizon \(None, 8\); expected integers"),
+        ("test_serve:NoActions", r"version and horizon \(6, 0\); expected integers, and horizon >= 1"),
+    ],
 )
 def test_a_name_that_is_no_policy_says_so(name: str, error: str) -> None:
     for use in (load_policy, find_policy):

@@ -187,7 +187,11 @@ def load_policy(source: str | Path, version: int | None = None) -> Policy:
 
 @contextmanager
 def on_disk(policy: AnyPolicy) -> Iterator[Path | None]:
-    """Yield the folder of a policy, written for now if it has none; None for a name or an object that only acts."""
+    """Yield the folder of a policy, written for now if it has none; None for a name or an object that only acts.
+
+    Raises:
+        UserError: For a folder without a policy, or something that is none.
+    """
     if is_name(policy):
         yield None
         return
@@ -201,8 +205,11 @@ def on_disk(policy: AnyPolicy) -> Iterator[Path | None]:
         with tempfile.TemporaryDirectory(prefix="vla_rl_") as name:
             policy.save(Path(name, "policy"))
             yield Path(name, "policy")
-    else:
-        yield None
+        return
+    if isinstance(policy, type) or not (hasattr(policy, "reset") and hasattr(policy, "infer")):
+        found = f"the class {policy.__name__}" if isinstance(policy, type) else f"a {type(policy).__name__}"
+        raise UserError(f"{found} is no policy; expected its folder, its name, or an object with reset and infer")
+    yield None
 
 
 def on_robot(

@@ -162,7 +162,7 @@ def rollout(
     with on_disk(policy) as folder:
         source = policy if isinstance(policy, str | Path) else folder
         if source is None:
-            raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
+            raise UserError(f"a {type(policy).__name__} has no folder; give a folder, or name its class (module:Name)")
         found = find_policy(source)
         config = resolve_config(
             found, Path(limits) if limits else None, strategy, override_items(settings or {}), realtime=realtime

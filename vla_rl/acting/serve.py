@@ -69,7 +69,7 @@ def serve(
     with on_disk(policy) as path, deferred_signals() as asked:
         source = policy if isinstance(policy, str | Path) else path
         if source is None:
-            raise UserError(f"a {type(policy).__name__} has no folder; save the policy and give its folder")
+            raise UserError(f"a {type(policy).__name__} has no folder; give a folder, or name its class (module:Name)")
         token = os.environ.get(TOKEN, "")
         _check_address(host, token)
         if not 0 <= port <= 65535 or clients < 1:

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, raised
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import BasePolicy
 from vla_rl.core.registry import find
@@ -33,9 +33,18 @@ def load_named(name: str) -> BasePolicy:
             return connect(name)
         except ModuleNotFoundError as error:
             raise UserError(f"{name} needs the package {error.name!r}; install vla-rl[serve]") from error
-    policy = find("policies", name)()
+    make = find("policies", name)
+    try:
+        policy = make()
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(f"{name}() raised {raised(error)}. It is made without arguments; correct it there") from error
     if not isinstance(policy, BasePolicy) or not isinstance(policy.spec, PolicySpec):
         raise UserError(f"{name} makes a {type(policy).__name__}, which lacks reset, infer, version, spec or horizon")
+    numbers = policy.version, policy.horizon
+    if not all(isinstance(number, int | np.integer) for number in numbers) or policy.horizon < 1:
+        raise UserError(f"{name} has the version and horizon {numbers}; expected integers, and horizon >= 1")
     return policy
 
 

@@ -82,7 +82,10 @@ class Practice:
         path = Path(out)
         with on_disk(_with_proxy(policy, algorithm, as_env(env), store, path, settings or {})) as start:
             if start is None:
-                raise UserError(f"a {type(policy).__name__} cannot be trained; give a trainable policy or its folder")
+                raise UserError(
+                    f"a {type(policy).__name__} cannot be trained. Give a trainable policy, its folder, or the name "
+                    "of its class (module:Name), which then practices behind a proxy"
+                )
             model, _ = load_model(start)
             own = {"task": config_to_dict(task), "policy": config_to_dict(model.config)}
             fixed = {

@@ -21,7 +21,7 @@ from vla_rl.acting.resets import SecondTask
 from vla_rl.acting.task import SimulatorSetup
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
-from vla_rl.core.policy_spec import names_difference, shared_spec
+from vla_rl.core.policy_spec import PolicySpec, names_difference, shared_spec, spec_difference
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
 from vla_rl.core.types import OPERATOR, Episode, Observation, Origin
 from vla_rl.data.store import EpisodeStore
@@ -71,6 +71,8 @@ class SimulatorWorker:
         self.spec = shared_spec(list(self.specs.values()))
         robots = {env_id: simulators[0].robot for env_id, simulators in self._simulators.items()}
         self._second_task = None if run is None else SecondTask.of(run, robots)
+        if policy is not None:
+            self._check_object(policy)
         self._mute: set[str] = set()
         self._heads: dict[tuple[Path, Stamp], ResidualCorrector] = {}  # of the newest policy
         self._policies: dict[bool, tuple[Path, Stamp, Policy]] = {}  # the newest of full and of low precision
@@ -210,6 +212,17 @@ class SimulatorWorker:
             self._heads = {key: ResidualCorrector.load(folder / FOLDER)}
         return self._heads[key]
 
+    def _check_object(self, policy: Policy) -> None:
+        """Refuse a policy that declares another interface than the tasks, or whose chunks are over when they arrive."""
+        spec, horizon = getattr(policy, "spec", None), getattr(policy, "horizon", 0)
+        if isinstance(spec, PolicySpec) and (differs := spec_difference(spec, self.spec, but=("env_id",))):
+            raise UserError(
+                f"the policy has the {differs.name} {differs.found}, the task has {differs.expected}; choose a policy "
+                "of this task, or correct its spec"
+            )
+        if horizon:
+            self._config.execution.check_delay(horizon, self._config.latency.usual_ticks(self.spec.control_hz))
+
     def _load(self, folder: Path, in_low_precision: bool) -> Policy:
         if self._policy is not None:
             return self._policy
@@ -217,7 +230,8 @@ class SimulatorWorker:
         *known, policy = self._policies.get(in_low_precision, (None, None, None))
         if policy is None or known != [folder, stamp]:
             found = find_policy(folder)
-            self._config.execution.check_fit(found.horizon, found.prefix_ticks)
+            delay_ticks = self._config.latency.usual_ticks(self.spec.control_hz)
+            self._config.execution.check_fit(found.horizon, found.prefix_ticks, delay_ticks)
             if differs := names_difference(found.spec, self.spec):
                 raise CheckpointError(
                     f"{folder} has the {differs.name} {differs.found}, the task has {differs.expected}; name the task "

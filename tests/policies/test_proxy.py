@@ -137,6 +137,30 @@ def test_a_wrong_chunk_of_a_base_is_not_kept(base: type[Wrong], error: str) -> N
     assert not model.chunks._found
 
 
+class Three(Wrong):
+    horizon, plan = 3, np.full((3, 2), 0.5, np.float32)
+
+
+class One(Wrong):
+    horizon = 1
+
+
+def test_a_base_with_a_short_chunk_has_a_proxy_of_its_length(tmp_path: Path) -> None:
+    net = replace(NET, expert=replace(NET.expert, actions_per_token=4))
+    config = ProxyConfig(base=f"{__name__}:Three", net=net)
+    ProxiedPolicy(config, Three.spec, statistics(Three.spec)).save(tmp_path / "saved")
+    acting = load_policy(tmp_path / "saved")
+    assert isinstance(acting, ActingPolicy)
+    assert isinstance(acting.model, ProxiedPolicy)
+    assert (acting.model.horizon, acting.model.net.horizon) == (3, 3)
+    seen = Observation({"front": np.zeros((160, 200, 3), np.uint8)}, np.zeros(2, np.float32), "push the block", 0)
+    np.testing.assert_array_equal(acting.infer(seen).actions, Three.plan)
+    features = acting.model.features(*acting._inputs(seen))
+    assert acting.model.draw_from(*features, torch.randn(1, 3, 2)).shape == (1, 3, 2)
+    with pytest.raises(ConfigError, match="One plans one action at a time; practice judges chunks of two or more"):
+        proxied(f"{__name__}:One", One.spec)
+
+
 class Scribbling(Wrong):
     """Counts down in its own observation."""
 

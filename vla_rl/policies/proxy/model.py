@@ -91,15 +91,21 @@ class ProxiedPolicy(TrainablePolicy):
                 f"policy.base={config.base} has the {differs.name} {differs.found}, the task has {differs.expected}; "
                 "choose a policy of this robot"
             )
+        if self.base.horizon < 2:
+            raise ConfigError(
+                f"policy.base={config.base} plans one action at a time; practice judges chunks of two or more. Let it "
+                "plan several"
+            )
         self.chunks: BaseChunks | None = None
         self.asks = True
         self._sentences: dict[bytes, str] = {}
-        side = config.net.expert.actions_per_token
+        side = min(config.net.expert.actions_per_token, self.base.horizon)
         length = min(config.net.horizon, self.base.horizon) // side * side
         height, width = spec.image_size
         self._pool = max(1, min(height, width) // _PIXELS)
         seen = replace(spec, image_size=(height // self._pool, width // self._pool))
-        self.net = FlowVLA(replace(config.net, horizon=length), seen, statistics)
+        expert = replace(config.net.expert, actions_per_token=side)
+        self.net = FlowVLA(replace(config.net, horizon=length, expert=expert), seen, statistics)
 
     @classmethod
     def from_data(cls, config: ProxyConfig, data: Summarized, robot: HasSpec | None = None, seed: int = 0) -> Self:

@@ -67,6 +67,7 @@ class ObservationReader:
         cameras: name -> where it comes from, in the order in which a policy sees them; empty: ``render`` draws.
         state: path -> how many numbers it gives.
         size: height and width of every picture, pixels.
+        left_out: what a policy does not see although the environment observes it, in sentences.
         notes: what was assumed, changed or left out, in sentences.
 
     Raises:
@@ -83,6 +84,7 @@ class ObservationReader:
         render: Callable[[], Any] | None = None,
     ) -> None:
         self.notes: list[str] = []
+        self.left_out: list[str] = []
         parts = dict(_parts(space))
         by_name = {dotted(path): path for path in parts}
         if cameras:
@@ -160,7 +162,8 @@ class ObservationReader:
         for path in vectors:
             if path not in self._state:
                 drawn = ", a picture or a grid; cameras are uint8" if _is_drawn(parts[path]) else ""
-                self.notes.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}{drawn}")
+                self.left_out.append(f"left out of the observation: {dotted(path)!r}, which is {parts[path]}{drawn}")
+        self.notes += self.left_out
         if not self._state:
             self.notes.append("no state was found: the policy gets one 0")
         for name, camera in self.cameras.items():

@@ -357,6 +357,24 @@ def test_an_assumed_kind_of_action_is_logged(caplog: pytest.LogCaptureFixture) -
     assert "targets" not in caplog.text
 
 
+class FloatPicture(BlindDot):
+    """A picture of floats, which is no camera."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        picture = gymnasium.spaces.Box(0.0, 1.0, (16, 16, 3), np.float32)
+        self.observation_space = gymnasium.spaces.Dict({"front": picture, "position": self.observation_space})
+
+
+def test_a_picture_that_no_policy_sees_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    env = vla.make_env(FloatPicture, declare={"action_kind": "absolute"})
+    assert env.spec.cameras == ()
+    env.close()
+    (note,) = caplog.messages
+    assert "left out of the observation: 'front'" in note
+    assert note.endswith("cameras are uint8")
+
+
 def test_outcomes_show_their_interval_in_a_notebook() -> None:
     outcomes = Outcomes(tuple(range(100)), (True,) * 57 + (False,) * 43)
     assert str(outcomes) == "57/100 = 57 % [47, 66]"

@@ -126,8 +126,9 @@ def make_env(
         declared["action_kind"] = [declared["action_kind"]]
     env = Env(config_from_dict(TaskConfig, {**settings, "kwargs": arguments, "declare": declared}))
     env.spec  # noqa: B018  # what is wrong with it shows here
-    for assumed in env.simulator.robot.actions.notes:
-        logger.warning("%s: %s", task, assumed)
+    robot = env.simulator.robot
+    for note in (*robot.actions.notes, *robot.reader.left_out):
+        logger.warning("%s: %s", task, note)
     return env
 
 

@@ -65,7 +65,7 @@ def fooled(base: Path, folder: Path, seed: int) -> dict[str, Any]:
         shutil.copytree(base / "policies" / "version_0000", target.policy(0))
         recorded, store = EpisodeStore(base / "episodes", create=False), EpisodeStore(target.episodes)
         add_new(store, (recorded.read(name) for name in recorded.ids() if name.startswith(("demo", "round001"))))
-        choose_labels(target, LabelConfig(simulated_person=True), BudgetConfig())
+        choose_labels(target, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
     store = EpisodeStore(target.episodes)
     first = [name for name in store.ids() if name.startswith("round001")]
     policy = Moved(run.policy(0))

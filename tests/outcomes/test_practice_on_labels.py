@@ -30,7 +30,10 @@ def train(*arguments: str) -> int:
 @pytest.mark.slow
 def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(*TINY, "--out", str(run), "--outcomes", "simulated_person=true", "audit_share=0") == 0
+    assert (
+        train(*TINY, "--out", str(run), "--outcomes", "by_hand_episodes=1", "simulated_person=true", "audit_share=0")
+        == 0
+    )
     store = EpisodeStore(run / "episodes", create=False)
     first = [name for name in store.ids() if name.startswith("round001")]
     assert {store.edit_log(name).labeler for name in first} == {"simulated person"}
@@ -57,7 +60,7 @@ def test_round_one_is_labeled_by_hand_and_the_detector_takes_over(tmp_path: Path
 @pytest.mark.slow
 def test_late_answers_are_used_from_the_next_round_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(*TINY, "--out", str(run), "--outcomes", "audit_share=0", "most_asked=1") == 0
+    assert train(*TINY, "--out", str(run), "--outcomes", "by_hand_episodes=1", "audit_share=0", "most_asked=1") == 0
     store = EpisodeStore(run / "episodes", create=False)
     queue = QuestionQueue(store)
     assert queue.next()["left"] == 4, "nothing has waited for the answers"
@@ -76,7 +79,7 @@ def test_practice_stops_where_the_scene_is_unlike_every_known_one(
     shutil.copytree(policy, folder.policy(0))
     store, random = EpisodeStore(folder.episodes), np.random.default_rng(0)
     fill(store, 20)
-    choose_labels(folder, LabelConfig(simulated_person=True), BudgetConfig())
+    choose_labels(folder, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
     labels = RoundLabels(folder, store)
     labels.label(1, [name for name in store.ids() if name.startswith("round001")])
     strange = [played(f"round002-{index:05d}", False, 100 + index) for index in range(6)]
@@ -91,10 +94,29 @@ def test_practice_stops_where_the_scene_is_unlike_every_known_one(
     assert labels.label(2, names)["false_success"] == 0, "a resumed run goes on"
 
 
+@pytest.mark.parametrize(("count", "by_hand"), [(4, False), (5, True)])
+def test_a_person_labels_whole_rounds_until_enough_episodes_have_been_asked(
+    tmp_path: Path, policy: Path, fill: Callable[[EpisodeStore, int], None], count: int, by_hand: bool
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(policy, folder.policy(0))
+    store = EpisodeStore(folder.episodes)
+    choose_labels(
+        folder, LabelConfig(audit_share=0, by_hand_episodes=count, simulated_person=True, most_asked=1), BudgetConfig()
+    )
+    labels = RoundLabels(folder, store)
+    for number in (1, 2):
+        names = [f"round{number:03d}-{index:05d}" for index in range(4)]
+        for index, name in enumerate(names):
+            store.add(played(name, index % 2 == 0, 10 * number + index))
+        labels.label(number, names)
+    assert (folder.path / "detector").exists() is not by_hand
+
+
 def test_a_question_that_waits_counts_as_asked(tmp_path: Path, fill: Callable[[EpisodeStore, int], None]) -> None:
     (tmp_path / "run").mkdir()
     folder, store = RunFolder(tmp_path / "run"), EpisodeStore(tmp_path / "store")
-    choose_labels(folder, LabelConfig(), BudgetConfig())
+    choose_labels(folder, LabelConfig(by_hand_episodes=1), BudgetConfig())
     fill(store, 2)
     names = ["round001-00000", "round001-00001"]
     for name, judged in zip(names, (None, False), strict=True):

@@ -36,7 +36,8 @@ class LabelConfig:
         answers: Number of first answers, before the first detector; where no round is labeled by hand.
         audit_share: Share of the episodes that are asked although the detector is sure, with at least five successes
             of a round. 0: no audit.
-        by_hand_rounds: Number of first practice rounds whose episodes are all asked.
+        by_hand_episodes: Number of practice episodes that are all asked, in whole rounds, before the first detector
+            judges. 0: only the ``answers``.
         simulated_person: In simulation: hide the recorded outcomes, and answer every question with them at once.
         wrong_answers: Share of the failures that the simulated person calls successes.
         most_asked: Share of a round's episodes that the detector may be unsure of. Above it, practice stops: the scene
@@ -47,7 +48,7 @@ class LabelConfig:
 
     answers: int = 40
     audit_share: float = 0.05
-    by_hand_rounds: int = 1
+    by_hand_episodes: int = 100
     simulated_person: bool = False
     wrong_answers: float = 0.0
     most_asked: float = 0.5
@@ -55,7 +56,7 @@ class LabelConfig:
 
     def __post_init__(self) -> None:
         shares = dict.fromkeys(("audit_share", "wrong_answers", "most_asked", "most_wrong"), "[0, 1]")
-        check_ranges(self, "outcomes", answers=">= 4", by_hand_rounds=">= 0", **shares)
+        check_ranges(self, "outcomes", answers=">= 4", by_hand_episodes=">= 0", **shares)
         if self.wrong_answers and not self.simulated_person:
             raise ConfigError("wrong_answers is of a simulated person. Set simulated_person=true")
 

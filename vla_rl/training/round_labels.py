@@ -60,10 +60,10 @@ class RoundLabels:
         labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
         for name in fresh:  # before anything can learn from it
             self._store.label(name, None, HIDDEN)
-        if number <= self.config.by_hand_rounds:
+        if (number - 1) * len(names) < self.config.by_hand_episodes:  # rounds are of one length
             labeling.ask(fresh, HIDDEN)
         elif any(labeling.labeler(name) == HIDDEN for name in names):
-            if not self.config.by_hand_rounds:
+            if not self.config.by_hand_episodes:
                 labeling.ask(labeling.first_questions(names), HIDDEN)
             found = labeling.judge_rest(names)
             if found.detector is not None:

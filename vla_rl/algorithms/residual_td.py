@@ -28,7 +28,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_rl.algorithms.actor import ActorConfig
 from vla_rl.algorithms.chunk_windows import followers
 from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
@@ -59,7 +58,7 @@ class ResidualTDConfig:
         size_cost: c, what an offset of one standard deviation of those in the data costs in probability of success.
     """
 
-    updates: int = 1300
+    updates: int = 4000
     batch_size: int = 256
     size_cost: float = 0.0125
 
@@ -69,14 +68,8 @@ class ResidualTDConfig:
 
 @dataclass(frozen=True)
 class ResidualTDLearning(ResidualLearning):
-    """Options of the algorithm. The gradient steps are those of a round of 50 episodes."""
+    """Options of the algorithm."""
 
-    actor: ActorConfig = field(
-        default_factory=lambda: ActorConfig(
-            batch_size=128, warmup_steps=50, decay_steps=130, schedule_every_round=True, precision="auto"
-        )
-    )
-    distill_steps: int = 130
     best_of_n: BestOfNConfig = field(
         default_factory=lambda: BestOfNConfig(num_samples=1, offset_std=0.0, graded_residual=True, ood_penalty=1.0)
     )

@@ -51,7 +51,7 @@ SMALLER = {
     r"vla-rl train .*(--config imagined|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train .*algorithm=residual_ppo": _TINY,
     r"vla-rl train .*--config alone .*MetaWorld": [*_TINY, *_BRIEF_RESIDUAL, *_ONE_BRIEF_ROUND],
-    r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL, "budget.rounds=3"],
+    r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
     r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],
@@ -67,10 +67,10 @@ SMALLER = {
 SMALLER_PYTHON = {
     "steps=600": "steps=2",
     "episodes=100": "episodes=2",
+    "episodes_per_round=150": "episodes_per_round=2",
     "practice.rounds(3)": "practice.rounds(1)",
-    'out="runs/peg"': 'out="runs/peg", episodes_per_round=2, settings={"budget.steps_per_round": 2, '
-    '"budget.evaluation_episodes": 2, "learning.distill_steps": 1, "learning.actor.warmup_steps": 1, '
-    '"learning.td.updates": 2}',
+    'out="runs/peg"': 'out="runs/peg", settings={"budget.steps_per_round": 2, "budget.evaluation_episodes": 2, '
+    '"learning.distill_steps": 1, "learning.actor.warmup_steps": 1, "learning.td.updates": 2}',
 }
 # Run by tests of their own, under the same arguments.
 ELSEWHERE = {

@@ -59,7 +59,7 @@ class Protocol:
 
     Attributes:
         demonstrations: Number of scripted demonstrations.
-        rounds: Practice rounds of 50 episodes.
+        rounds: Practice rounds of 150 episodes.
         evaluation: Number of held-out starts after each round.
         has_rivals: Whether rivals run without being asked for.
         action_repeat: Simulator steps per sample in the count of the published figures.
@@ -68,7 +68,7 @@ class Protocol:
 
     demonstrations: int
     published: tuple[Published, ...] = ()
-    rounds: int = 9
+    rounds: int = 3
     evaluation: int = 100
     has_rivals: bool = False
     action_repeat: int = 1
@@ -107,7 +107,7 @@ def _act(scripted: int, human: int) -> Published:
 
 TASKS = {
     **{f"vla_rl/MetaWorld{name}-v0": _METAWORLD for name in ("Assembly", "BoxClose", "CoffeePush", "StickPull")},
-    "robosuite/Lift-v0": Protocol(10, rounds=3),
+    "robosuite/Lift-v0": Protocol(10, rounds=1),
     "robosuite/PickPlaceCan-v0": Protocol(10, _CAN, has_rivals=True),
     "robosuite/NutAssemblySquare-v0": Protocol(50, _SQUARE, has_rivals=True),
     "aloha/TransferCube-v0": Protocol(50, (_act(86, 50),), evaluation=50),

@@ -20,10 +20,6 @@ from vla_rl.report.statistics import wilson_interval
 
 _PRESET = "alone"
 _ROUNDS = 3
-# The published cells are older than the short rounds of the preset. All of them have the same schedule.
-_BUDGET = {"rounds": 3, "episodes_per_round": 150, "steps_per_round": 800}
-_LONG_ROUNDS = [*(f"budget.{name}={count}" for name, count in _BUDGET.items()), "budget.evaluate_every=1"]
-_LONG_ROUNDS += ["learning.distill_steps=400", "learning.actor.decay_steps=400", "learning.td.updates=4000"]
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
 _LOGGED = (
     "proxy_unexplained",
@@ -83,20 +79,13 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
         seeds: Seeds of the runs.
         rounds: Largest number of new rounds per cell; 0: only the supervised base policy.
     """
-    cells = Cells(out / "any_policy", {"config": _preset()})
+    cells = Cells(out / "any_policy", {"config": read_yaml(config_file(_PRESET))})
     for seed in seeds:
         for base in bases:
             if f"{base}-{seed}" not in cells and (found := _advance(base, seed, runs / cells.digest, rounds)):
                 cells.write(f"{base}-{seed}", found)
     native = out.glob("outcomes/PegInsert-*-residual_td.json")
     return summary(cells.read(), [json.loads(file.read_text()) for file in native])
-
-
-def _preset() -> dict[str, Any]:
-    """Return the preset with the schedule of these runs."""
-    preset = read_yaml(config_file(_PRESET))
-    budget = {name: value for name, value in preset["budget"].items() if name != "evaluate_every"}
-    return {**preset, "budget": {**budget, **_BUDGET}, "learning": {"discount": preset["learning"]["discount"]}}
 
 
 def summary(cells: list[dict[str, Any]], native: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -158,7 +147,7 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     trained, of_practice, served = BASES[base]
     first, folder = runs / f"supervised-{trained}-{seed}", runs / f"{base}-{seed}"
     policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]
-    of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_LONG_ROUNDS, *_SAME, *in_float32(_PRESET)]
+    of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET)]
     if of_base:
         of_base = [*of_base, f"policy.folder={_described(trained, runs / trained)}"]
     run_verb([*of_seed, "budget.rounds=0", *of_base], first)

@@ -39,8 +39,7 @@ class Practice:
             (`vla_rl.policies.proxy`): a policy of lerobot, ``openpi://HOST:PORT`` or ``module:Name``.
         env: Task to practice.
         algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
-        episodes_per_round: Number of practice episodes per round. Default: the preset's, 50 in ``alone``. The gradient
-            steps of a round are the preset's, too.
+        episodes_per_round: Number of practice episodes per round.
         demonstrations: Episodes that stay in the training data, such as those that the policy was trained on.
         out: Run folder.
         settings: Changes to the preset ``alone`` (``imagined`` for ``imagined_edit``), such as ``{"workers": 2,
@@ -67,7 +66,7 @@ class Practice:
         env: AnyEnv,
         *,
         algorithm: str = "residual_td",
-        episodes_per_round: int | None = None,
+        episodes_per_round: int = 150,
         demonstrations: EpisodeStore | str | Path | None = None,
         out: str | Path,
         settings: Mapping[str, Any] | None = None,
@@ -91,14 +90,12 @@ class Practice:
             own = {"task": config_to_dict(task), "policy": config_to_dict(model.config)}
             fixed = {
                 "algorithm": algorithm,
+                "budget.episodes_per_round": episodes_per_round,
                 "budget.demonstrations": len(store) if store is not None else 0,
                 "budget.supervised_steps": 1,  # the policy comes from elsewhere
                 "budget.rounds": 0,
-                "budget.evaluate_every": 1,
                 "workers": 0,
             }
-            if episodes_per_round is not None:
-                fixed["budget.episodes_per_round"] = episodes_per_round
             changes = override_items({**fixed, **(settings or {})})
             preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
             self.config: RunConfig = load_config(RunConfig, None, changes, {**preset, **own})

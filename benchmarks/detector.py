@@ -34,10 +34,10 @@ _SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_thre
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
 _PRACTICED = ["budget.rounds=2", "budget.steps_per_round=200", "budget.evaluation_episodes=100"]
 _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
-_BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_episodes=150"]
+_BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_episodes=300"]
 _NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"]}
 _NOISY = ["--config", "alone", "task.env=" + TASK, "workers=0", "torch_threads=1"]
-_NOISY += ["budget.rounds=3", "budget.check_episodes=0", "budget.evaluation_episodes=300"]
+_NOISY += ["budget.rounds=2", "budget.check_episodes=0", "budget.evaluation_episodes=300"]
 _SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
 
 

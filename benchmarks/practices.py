@@ -72,7 +72,7 @@ METHODS = {
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
     "residual_td": ["algorithm=residual_td", "exploration=0.25"],
-    "residual_td_50": [  # the preset `alone`: as many episodes and gradient steps in more rounds
+    "residual_td_50": [  # as many episodes and gradient steps in more rounds
         "algorithm=residual_td",
         "exploration=0.25",
         "budget.rounds=9",

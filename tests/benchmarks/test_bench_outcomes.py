@@ -35,11 +35,6 @@ def test_the_twin_without_imagination_teaches_as_ours_does() -> None:
     assert (twin.budget, twin.exploration) == (ours.budget, ours.exploration)
 
 
-def test_the_row_of_short_rounds_is_the_preset() -> None:
-    row = load_config(RunConfig, config_file("imagined"), METHODS["residual_td_50"])
-    assert row == load_config(RunConfig, config_file("alone"))
-
-
 def test_other_tasks_are_kept_apart_from_the_default_one() -> None:
     def cell(task: str, method: str, before: float, after: float) -> dict[str, object]:
         ends = {"supervised": {"success": before, "steps": 50.0}, "practised": {"success": after, "steps": 40.0}}

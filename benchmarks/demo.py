@@ -120,7 +120,7 @@ def _run_controls(seed: int, runs: Path) -> None:
     for name, overrides in CONTROLS.items():
         folder = _control_folder(seed, runs, name)
         arguments = ["train", "--config", "demo", "--seed", str(seed), "--from", str(main.path)]
-        run_verb([*arguments, *overrides, "budget.evaluate_every=0", "workers=1"], folder)
+        run_verb([*arguments, *overrides, "budget.evaluate_every_round=false", "workers=1"], folder)
         summary, last = main.read_summary(), evaluations(folder)[-1]
         own = [entry for entry in summary["evaluations"] if entry.get("control") != name]
         main.write_summary({**summary, "evaluations": [*own, {**last, "control": name}]})

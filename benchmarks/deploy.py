@@ -277,7 +277,7 @@ def _exploration(options: argparse.Namespace) -> dict[str, Any]:
     """The run once more from its own supervised policy, with practice episodes in low precision."""
     again = options.store / "exploration"
     start = ["train", "--config", str(options.run / "config.yaml"), "--from", str(options.run)]
-    changes = [f"rollout_precision={EXPLORATION}", "budget.evaluate_every=0"]
+    changes = [f"rollout_precision={EXPLORATION}", "budget.evaluate_every_round=false"]
     run_verb([*start, *changes], again)
     low, full = evaluations(again)[-1], evaluations(options.run)[-1]
     return {

@@ -32,7 +32,7 @@ _TINY = [
     if not key.startswith(_NOT)
 ]
 _TINY += ["budget.demonstrations=2", "budget.episodes_per_round=2", "budget.steps_per_round=3"]
-_TINY += ["budget.evaluate_every=0", "budget.evaluation_episodes=1"]
+_TINY += ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "learning.branches.updates=2"]
 _BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
 # Enough for an expert of Meta-World.

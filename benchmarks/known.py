@@ -32,7 +32,7 @@ OURS = "alone"
 _METHODS = {
     OURS: [],
     "filtered_bc": METHODS["filtered_bc"],
-    "residual_ppo": [*METHODS["residual_ppo"], "budget.evaluate_every=0"],
+    "residual_ppo": [*METHODS["residual_ppo"], "budget.evaluate_every_round=false"],
 }
 PICTURE = "images/known.svg"
 _IBRL_SAMPLES = 40_000

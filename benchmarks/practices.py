@@ -78,7 +78,6 @@ METHODS = {
         "budget.rounds=9",
         "budget.episodes_per_round=50",
         "budget.steps_per_round=260",
-        "budget.evaluate_every=3",
         "learning.distill_steps=130",
         "learning.actor.decay_steps=130",
         "learning.td.updates=1300",

@@ -49,7 +49,7 @@ class Shortest(WeightedCloning):
         return {"weight": self.weigh(frames)[0].cpu().numpy()}
 '''
 CHANGES = ["algorithm=own_shortest:Shortest", "learning.hurry.half_life_steps=5", "workers=1"]
-BRIEF = ["budget.evaluate_every=0", "budget.evaluation_episodes=1", "task.declare.max_episode_steps=60"]
+BRIEF = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1", "task.declare.max_episode_steps=60"]
 CHANGES += BRIEF
 
 FEW = [*BRIEF, "budget.demonstrations=2", "budget.supervised_steps=2", "budget.episodes_per_round=2"]

@@ -416,7 +416,7 @@ def test_half_precision_shows_the_chooser_its_features_in_full(
 TINY_ALONE = (
     "task.image_size=32",
     "budget.demonstrations=3 budget.supervised_steps=8 budget.rounds=2 budget.episodes_per_round=3",
-    "budget.steps_per_round=6 budget.evaluation_episodes=2 budget.evaluate_every=0",
+    "budget.steps_per_round=6 budget.evaluation_episodes=2 budget.evaluate_every_round=false",
     "policy.vision.widths=[8,16] policy.expert.width=32 policy.expert.layers=1 policy.expert.heads=2",
     "supervised.actor.batch_size=8 supervised.actor.warmup_steps=2",
     "learning.distill_steps=2 learning.actor.batch_size=8",

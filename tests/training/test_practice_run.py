@@ -32,7 +32,7 @@ from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
 
 pytestmark = pytest.mark.slow  # a whole run takes 5 s
 TINY = ("--config", "tiny", "task.declare.max_episode_steps=60")  # an expert needs no more
-UNWATCHED = ["budget.evaluate_every=0", "budget.evaluation_episodes=1"]
+UNWATCHED = ["budget.evaluate_every_round=false", "budget.evaluation_episodes=1"]
 EXPECTED_EPISODES = {f"demo-{i:05d}" for i in range(3)} | {f"round{r:03d}-{i:05d}" for r in (1, 2) for i in range(3)}
 
 
@@ -233,7 +233,7 @@ def test_a_run_can_start_from_another_ones_supervised_policy(
 
     monkeypatch.setattr(RolloutPool, "run", something)
     folder = tmp_path / "control"
-    control = ["algorithm=sft", "budget.episodes_per_round=0", "budget.evaluate_every=0"]
+    control = ["algorithm=sft", "budget.episodes_per_round=0", "budget.evaluate_every_round=false"]
     train(*TINY, "--from", uninterrupted, "--out", folder, *control)
     ours, theirs = fingerprint(folder), fingerprint(uninterrupted)
     shared = {name for name in ours.keys() & theirs.keys() if ours[name] == theirs[name]}

@@ -33,7 +33,7 @@ OPTIONS = [
     "exploration=0.1",
     "execution.execute_ticks=6",
     "budget.evaluation_episodes=1",
-    "budget.evaluate_every=0",
+    "budget.evaluate_every_round=false",
 ]
 LEARNING = [
     "algorithm=imagined_edit",

@@ -25,7 +25,7 @@ OPTIONS = [
     "learning.ppo.chunk_ticks=8",
     "learning.value.steps=2",
     "budget.steps_per_round=2",
-    "budget.evaluate_every=0",
+    "budget.evaluate_every_round=false",
     "budget.evaluation_episodes=1",
 ]
 LONG = ["budget.steps_per_round=500"]

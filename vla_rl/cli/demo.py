@@ -119,7 +119,7 @@ def _expected_minutes(config: "RunConfig") -> float:
     budget = config.budget
     samples = budget.supervised_steps * config.supervised.actor.batch_size
     samples += budget.rounds * budget.steps_per_round * config.learning.actor.batch_size
-    evaluations = sum(budget.evaluates(number) for number in range(budget.rounds + 1))
+    evaluations = 1 + (budget.rounds if budget.evaluate_every_round else 1)
     episodes = budget.demonstrations + budget.rounds * budget.episodes_per_round
     episodes += evaluations * budget.evaluation_episodes
     return (samples / SAMPLES_PER_S + episodes / EPISODES_PER_S + START_AND_REPORT_S) / 60

@@ -42,8 +42,7 @@ class BudgetConfig:
         evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those
             from which a chunk was ``planned``. The latter saves most of the time, where the simulator can leave others
             out. Success is the same.
-        evaluate_every: Rounds from one evaluation to the next; the first and the last policy are always evaluated. 0:
-            only these.
+        evaluate_every_round: also evaluate between the first and the last policy.
         checkpoint_every: gradient steps between checkpoints; what a crash costs at most.
     """
 
@@ -56,7 +55,7 @@ class BudgetConfig:
     check_episodes: int = 0
     evaluation_episodes: int = 100
     evaluation_pictures: Literal["every", "planned"] = "every"
-    evaluate_every: int = 1
+    evaluate_every_round: bool = True
     checkpoint_every: int = 500
 
     def __post_init__(self) -> None:
@@ -72,7 +71,6 @@ class BudgetConfig:
             steps_per_round=">= 0",
             staleness=">= 0",
             check_episodes=">= 0",
-            evaluate_every=">= 0",
         )
         if self.rounds > _ROUNDS_WITH_SEEDS:
             raise ConfigError(f"budget.rounds is {self.rounds}; at most {_ROUNDS_WITH_SEEDS} have seeds of their own")
@@ -94,11 +92,6 @@ class BudgetConfig:
     def acting_version(self, round_number: int) -> int:
         """Return the policy version that plays a round."""
         return max(0, round_number - 1 - self.staleness)
-
-    def evaluates(self, number: int) -> bool:
-        """Whether the policy of a round is evaluated."""
-        every = self.evaluate_every
-        return number in (0, self.rounds) or (every > 0 and number % every == 0)
 
     @property
     def real_per_round(self) -> int:
@@ -142,7 +135,8 @@ def plan(budget: BudgetConfig) -> list[Stage]:
         if budget.check_episodes:
             made.append(Stage("check", number, number, end_step, end_step))
         stages += [*made, *later] if budget.staleness else [*later, *made]
-        later = [Stage("evaluate", number, number, end_step, end_step)] if budget.evaluates(number) else []
+        every = budget.evaluate_every_round or number == budget.rounds
+        later = [Stage("evaluate", number, number, end_step, end_step)] if every else []
         step = end_step
     return stages + later
 

@@ -357,6 +357,18 @@ def test_an_assumed_kind_of_action_is_logged(caplog: pytest.LogCaptureFixture) -
     assert "targets" not in caplog.text
 
 
+def test_a_policy_takes_its_scale_from_episodes_of_its_robot_alone(place: SimpleNamespace, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the episodes have the state_dim 2, the robot has 4; give episodes"):
+        vla.FlowVLA.from_data(place.demos, robot=vla.make_env(BlindDot))
+    turned = vla.make_env(Dot, declare={"state_names": ["y", "x"], "action_names": ["y", "x"]})
+    named = vla.make_env(Dot, declare={"state_names": ["x", "y"], "action_names": ["x", "y"]})
+    demos = vla.collect_demonstrations(named, 1, expert=lambda dot: dot.goal)
+    with pytest.raises(UserError, match=r"the episodes have the state dimensions x, y, the robot has y, x"):
+        vla.FlowVLA.from_data(demos, robot=turned)
+    with pytest.raises(UserError, match="there is no episode"):
+        vla.FlowVLA.from_data(vla.EpisodeStore(tmp_path / "empty"))
+
+
 class FloatPicture(BlindDot):
     """A picture of floats, which is no camera."""
 

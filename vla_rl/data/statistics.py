@@ -31,8 +31,10 @@ def spec_of(episodes: Sequence[EpisodeHeader], delta_dims: tuple[int, ...] = ())
     """Return the interface of a policy for episodes, of one robot or of several.
 
     Raises:
-        UserError: if the cameras are of different sizes, or the robots cannot share a policy.
+        UserError: if there are none, the cameras are of different sizes, or the robots cannot share a policy.
     """
+    if not episodes:
+        raise UserError("there is no episode to take a policy's interface from; give a store that holds some")
     cameras = tuple(episodes[0].cameras)
     specs = dict.fromkeys(_spec_of_one(entry, cameras, delta_dims) for entry in episodes)
     shared = shared_spec([*specs])

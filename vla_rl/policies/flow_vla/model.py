@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.normalization import Statistics
-from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.policies.base import Indicator, PolicyBatch
 from vla_rl.policies.encoders import VOCABULARY, FiLM, TextEncoder, VisionEncoder
@@ -45,6 +45,24 @@ class HasSpec(Protocol):
 
     @property
     def spec(self) -> PolicySpec: ...
+
+
+def summary_for(data: Summarized, robot: HasSpec | None) -> tuple[PolicySpec, Statistics]:
+    """Return the interface of a policy and the statistics of some episodes. The robot has the interface; None: they do.
+
+    Raises:
+        UserError: If the episodes have other states or actions than the robot, or none can share a policy.
+    """
+    spec, statistics = data.summary()
+    if robot is None:
+        return spec, statistics
+    seen = ("cameras", "image_size", "control_hz", "delta_dims", "sizes")  # what statistics do not depend on
+    if differs := spec_difference(spec, robot.spec, but=("env_id", *seen)):
+        raise UserError(
+            f"the episodes have the {differs.name} {differs.found}, the robot has {differs.expected}; give episodes "
+            "of this robot"
+        )
+    return robot.spec, statistics
 
 
 class FlowVLA(TrainablePolicy):
@@ -110,17 +128,17 @@ class FlowVLA(TrainablePolicy):
             Policy on the CPU.
 
         Raises:
-            UserError: If the size is unknown, or the episodes cannot share a policy.
+            UserError: If the size is unknown, the episodes cannot share a policy, or the robot is another one.
 
         Example:
             >>> policy = FlowVLA.from_data(load_episodes("datasets/dot"))
             >>> policy.horizon, policy.spec.cameras
             (16, ('picture',))
         """
-        spec, statistics = data.summary()
+        spec, statistics = summary_for(data, robot)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return cls.build(preset(size), spec if robot is None else robot.spec, statistics)
+            return cls.build(preset(size), spec, statistics)
 
     @classmethod
     def build(cls, config: FlowVLAConfig, spec: PolicySpec, statistics: Statistics, pretrained: bool = True) -> Self:

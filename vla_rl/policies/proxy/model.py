@@ -20,7 +20,7 @@ from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.policies.base import Inputs, PolicyBatch, PolicyConfig
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
-from vla_rl.policies.flow_vla.model import FlowVLA, HasSpec, Summarized
+from vla_rl.policies.flow_vla.model import FlowVLA, HasSpec, Summarized, summary_for
 from vla_rl.policies.named import is_name
 from vla_rl.policies.proxy.base import BaseChunks, keys_of, open_base
 from vla_rl.policies.trainable import TrainablePolicy
@@ -130,10 +130,10 @@ class ProxiedPolicy(TrainablePolicy):
             >>> proxied.horizon
             16
         """
-        spec, statistics = data.summary()
+        spec, statistics = summary_for(data, robot)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return cls.build(config, spec if robot is None else robot.spec, statistics)
+            return cls.build(config, spec, statistics)
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:

@@ -287,6 +287,21 @@ def test_practice_goes_on_where_its_folder_stands(place: SimpleNamespace) -> Non
         )
 
 
+def test_practice_refuses_demonstrations_of_another_robot(place: SimpleNamespace) -> None:
+    turned = vla.make_env(Dot, declare={"state_names": ["y", "x"], "action_names": ["y", "x"]})
+    demos = vla.collect_demonstrations(turned, 1, expert=lambda dot: dot.goal)
+    named = vla.make_env(Dot, declare={"state_names": ["x", "y"], "action_names": ["x", "y"]})
+    with pytest.raises(UserError, match=r"the episodes have the state dimensions y, x, the robot has x, y"):
+        vla.Practice(place.policy, named, demonstrations=demos, out="runs/turned")
+
+
+def test_seeds_of_an_array_are_the_seeds_of_a_list(place: SimpleNamespace) -> None:
+    of_list, of_array = (vla.evaluate(place.policy, place.env, seeds=seeds) for seeds in ([3, 4], np.arange(3, 5)))
+    assert (of_list.seeds, of_list.success, of_list.lengths) == (of_array.seeds, of_array.success, of_array.lengths)
+    with pytest.raises(UserError, match="seeds are integers from 0 on, found is 1.5"):
+        vla.evaluate(place.policy, place.env, seeds=[1.5])  # type: ignore[list-item]
+
+
 def test_a_run_that_was_killed_as_it_began_takes_its_policy_anew(
     place: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -191,6 +191,8 @@ def evaluate(
         >>> print("success", evaluate("runs/dot", env, episodes=4))
         success .../4 = ... % [..., ...]
     """
+    if seeds is not None:
+        seeds = [_seed(each) for each in seeds]
     count = episodes if seeds is None else len(seeds)
     if count < 1 or (seeds is not None and len({*seeds}) < count):
         raise UserError("there is no episode to evaluate, or a seed is named twice: give episodes >= 1, or other seeds")
@@ -291,6 +293,12 @@ def _demonstrator(simulator: "SimulatorSetup", expert: Callable[[Any], Float32Ar
         return action, action
 
     return Demonstrator(act)
+
+
+def _seed(given: object) -> int:
+    if not isinstance(given, int | np.integer) or given < 0:
+        raise UserError(f"seeds are integers from 0 on, found is {given!r}")
+    return int(given)
 
 
 def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:

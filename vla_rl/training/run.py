@@ -49,7 +49,7 @@ class Practice:
             outcomes of the environment.
 
     Raises:
-        UserError: If the folder holds another run, or policy, task and settings do not fit each other.
+        UserError: If the folder holds another run, or policy, task, demonstrations and settings do not fit each other.
 
     Example:
         >>> brief = {"budget.steps_per_round": 2, "budget.evaluation_episodes": 2}
@@ -73,12 +73,15 @@ class Practice:
         subscribers: Sequence[Subscriber] = (),
         outcomes: "LabelConfig | None" = None,
     ) -> None:
+        from vla_rl.policies.flow_vla.model import summary_for
         from vla_rl.policies.folders import load_model
         from vla_rl.training.config import RunConfig
         from vla_rl.training.practice import check_config
 
         self._subscribers, task = subscribers, as_env(env).task
         store = load_episodes(demonstrations) if isinstance(demonstrations, str | Path) else demonstrations
+        if store is not None and len(store):
+            summary_for(store, as_env(env))  # refuses episodes of another robot
         path = Path(out)
         with on_disk(_with_proxy(policy, algorithm, as_env(env), store, path, settings or {})) as start:
             if start is None:

@@ -298,7 +298,7 @@ def test_practice_refuses_demonstrations_of_another_robot(place: SimpleNamespace
 def test_seeds_of_an_array_are_the_seeds_of_a_list(place: SimpleNamespace) -> None:
     of_list, of_array = (vla.evaluate(place.policy, place.env, seeds=seeds) for seeds in ([3, 4], np.arange(3, 5)))
     assert (of_list.seeds, of_list.success, of_list.lengths) == (of_array.seeds, of_array.success, of_array.lengths)
-    with pytest.raises(UserError, match="seeds are integers from 0 on, found is 1.5"):
+    with pytest.raises(UserError, match=r"seeds are integers from 0 on, found is 1\.5"):
         vla.evaluate(place.policy, place.env, seeds=[1.5])  # type: ignore[list-item]
 
 

@@ -24,8 +24,7 @@ class SharedHead(nn.Module):
         super().__init__()
         self.layers, self.out, self.shared = head.layers, head.out, shared
 
-    def forward(self, rows: Tensor, members: None = None) -> Tensor:
-        del members  # all of them judge
+    def forward(self, rows: Tensor) -> Tensor:
         first: Any = self.layers[0]
         rows = _shared_product(rows, first.weight, self.shared) + first.bias
         for layer in self.layers[1:]:

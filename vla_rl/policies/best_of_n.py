@@ -127,7 +127,8 @@ class ChunkCritic(nn.Module):
 
     def forward(self, rows: Tensor, members: Tensor | None = None) -> Tensor:
         """Logits [K, B] of rows [B, I], by the K members int64 [K]; None: by all."""
-        return self.head(scaled(rows, self.mean, self.scale), members)[..., 0]
+        inputs = scaled(rows, self.mean, self.scale)
+        return (self.head(inputs) if members is None else self.head(inputs, members))[..., 0]
 
     def novelty(self, rows: Tensor) -> Tensor:
         """Return how far out of distribution the deviations of rows [..., I] are: the mean of their squared standard

@@ -14,7 +14,6 @@ OURS = (
     "chunk_critic",
     "half_draws",
     "residual_td",
-    "residual_td_50",
 )
 # Options under the names that they had when the published cells were measured. Cells keep these names.
 _MEASURED_AS = {
@@ -72,16 +71,6 @@ METHODS = {
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
     "residual_td": ["algorithm=residual_td", "exploration=0.25"],
-    "residual_td_50": [  # as many episodes and gradient steps in more rounds
-        "algorithm=residual_td",
-        "exploration=0.25",
-        "budget.rounds=9",
-        "budget.episodes_per_round=50",
-        "budget.steps_per_round=260",
-        "learning.distill_steps=130",
-        "learning.actor.decay_steps=130",
-        "learning.td.updates=1300",
-    ],
     "residual_ppo": ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.any_policy.serving import served_policy
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import RunningVerb, evaluations, in_float32, run_verb
 from vla_rl.core.cache_keys import cache_key
@@ -144,6 +143,8 @@ def table(cells: list[dict[str, Any]]) -> str:
 
 def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | None:
     """Go on with a cell; returns it when its last round has been played."""
+    from benchmarks.any_policy.serving import served_policy
+
     trained, of_practice, served = BASES[base]
     first, folder = runs / f"supervised-{trained}-{seed}", runs / f"{base}-{seed}"
     policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]

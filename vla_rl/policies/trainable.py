@@ -6,22 +6,53 @@ A kind is a subclass of `TrainablePolicy`, found by the name in ``policy.kind``:
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vla_rl.core.capabilities import of_training
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.flow_sampling import hash_words
 from vla_rl.core.normalization import Statistics
-from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import BasePolicy, PolicyConfig
 from vla_rl.policies.checkpoint import load_checkpoint, save_checkpoint
 from vla_rl.policies.encoders import VOCABULARY, TextConfig
+
+
+class Summarized(Protocol):
+    """Episodes that a policy can be made for, such as an episode store."""
+
+    def summary(self) -> tuple[PolicySpec, Statistics]: ...
+
+
+class HasSpec(Protocol):
+    """An environment or robot with the interface of its policies."""
+
+    @property
+    def spec(self) -> PolicySpec: ...
+
+
+def summary_for(data: Summarized, robot: HasSpec | None) -> tuple[PolicySpec, Statistics]:
+    """Return the interface of a policy and the statistics of some episodes. The robot has the interface; None: they do.
+
+    Raises:
+        UserError: If the episodes have other states or actions than the robot, or none can share a policy.
+    """
+    spec, statistics = data.summary()
+    if robot is None:
+        return spec, statistics
+    seen = ("cameras", "image_size", "control_hz", "delta_dims", "sizes")  # what statistics do not depend on
+    if differs := spec_difference(spec, robot.spec, but=("env_id", *seen)):
+        raise UserError(
+            f"the episodes have the {differs.name} {differs.found}, the robot has {differs.expected}; give episodes "
+            "of this robot"
+        )
+    return robot.spec, statistics
 
 
 class TrainablePolicy(BasePolicy):

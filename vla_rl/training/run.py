@@ -73,8 +73,8 @@ class Practice:
         subscribers: Sequence[Subscriber] = (),
         outcomes: "LabelConfig | None" = None,
     ) -> None:
-        from vla_rl.policies.flow_vla.model import summary_for
         from vla_rl.policies.folders import load_model
+        from vla_rl.policies.trainable import summary_for
         from vla_rl.training.config import RunConfig
         from vla_rl.training.practice import check_config
 

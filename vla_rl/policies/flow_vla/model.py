@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.normalization import Statistics
-from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy
 from vla_rl.policies.base import Indicator, PolicyBatch
 from vla_rl.policies.encoders import VOCABULARY, FiLM, TextEncoder, VisionEncoder
@@ -27,42 +27,11 @@ from vla_rl.policies.flow_vla.expert import ActionExpert
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
 from vla_rl.policies.flow_vla.prefix import Prefix
 from vla_rl.policies.layers import Normalizer
-from vla_rl.policies.trainable import TrainablePolicy
+from vla_rl.policies.trainable import HasSpec, Summarized, TrainablePolicy, summary_for
 
 ROLLOUT_STEPS = 5  # of the rollout that difficulty weighting compares with the data
 _BACKBONE = "backbone"  # its description, in the policy's folder; its weights are among the policy's
 _INDICATOR_DROPOUT = 0.3  # probability that training drops the indicator
-
-
-class Summarized(Protocol):
-    """Episodes that a policy can be made for, such as an episode store."""
-
-    def summary(self) -> tuple[PolicySpec, Statistics]: ...
-
-
-class HasSpec(Protocol):
-    """An environment or robot with the interface of its policies."""
-
-    @property
-    def spec(self) -> PolicySpec: ...
-
-
-def summary_for(data: Summarized, robot: HasSpec | None) -> tuple[PolicySpec, Statistics]:
-    """Return the interface of a policy and the statistics of some episodes. The robot has the interface; None: they do.
-
-    Raises:
-        UserError: If the episodes have other states or actions than the robot, or none can share a policy.
-    """
-    spec, statistics = data.summary()
-    if robot is None:
-        return spec, statistics
-    seen = ("cameras", "image_size", "control_hz", "delta_dims", "sizes")  # what statistics do not depend on
-    if differs := spec_difference(spec, robot.spec, but=("env_id", *seen)):
-        raise UserError(
-            f"the episodes have the {differs.name} {differs.found}, the robot has {differs.expected}; give episodes "
-            "of this robot"
-        )
-    return robot.spec, statistics
 
 
 class FlowVLA(TrainablePolicy):

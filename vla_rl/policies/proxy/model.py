@@ -20,10 +20,10 @@ from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.policies.base import Inputs, PolicyBatch, PolicyConfig
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
-from vla_rl.policies.flow_vla.model import FlowVLA, HasSpec, Summarized, summary_for
+from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.named import is_name
 from vla_rl.policies.proxy.base import BaseChunks, keys_of, open_base
-from vla_rl.policies.trainable import TrainablePolicy
+from vla_rl.policies.trainable import HasSpec, Summarized, TrainablePolicy, summary_for
 
 _PIXELS = 64  # the proxy sees larger pictures reduced to about this side
 _CHUNKS = "base_chunks"  # folder of a run

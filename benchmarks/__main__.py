@@ -50,6 +50,7 @@ BENCHMARKS = (
     "docs",
     "any_policy",
     "detector",
+    "one_world",
 )
 
 

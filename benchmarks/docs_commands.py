@@ -98,6 +98,7 @@ ELSEWHERE = {
     r"lerobot-calibrate\b": "tests/cli/test_documented_arm.py",
     r"vla-rl (record|rollout|robot check) .*--robot lerobot\b": "tests/cli/test_documented_arm.py",
     r"python -m benchmarks world-model\b": "tests/benchmarks/test_bench_world_model.py",
+    r"python -m benchmarks one_world\b": "tests/benchmarks/test_bench_one_world.py",
 }
 UNRUN = {
     r"make test$": "it is what runs the tests",

@@ -113,7 +113,7 @@ class ImaginedEdit(ResidualLearner):
         starts, branches = fitted.starts, self.config.branches
         if not len(starts.tick):
             return {}
-        newest, older = self._errors_of_unseen_chunks() or ({}, {})
+        newest, older = self.errors_of_unseen_chunks() or ({}, {})
         checked = {"unexplained_newest": newest[0], "unexplained_older": older[0]} if newest else {}
         if newest and (reason := out_of_distribution(newest, older, branches.ood_ratio)):
             stays = "there is no residual" if self.config.distill_steps else "the residual before stays"
@@ -186,7 +186,7 @@ class ImaginedEdit(ResidualLearner):
         """What the policy sees at every frame of the cache, [N, F]."""
         return self.every_row()[:, : len(example_row(self.model))]
 
-    def _errors_of_unseen_chunks(self) -> tuple[dict[int, float], dict[int, float]] | None:
+    def errors_of_unseen_chunks(self) -> tuple[dict[int, float], dict[int, float]] | None:
         """Out-of-distribution check: fit dynamics that have seen neither the newest nor some older episodes.
 
         Returns:
@@ -200,11 +200,11 @@ class ImaginedEdit(ResidualLearner):
         every_so_many = max(2, min(_HELD_OUT, len(older) // _CHECK_EPISODES))
         unseen = ([e for e in own if e.policy_version == newest], older[::every_so_many])
         # A chunk is compared if it is whole, with a tick on either side.
-        inner = [_steps(episodes, begin=1, end=-ticks - 1) for episodes in unseen]
+        inner = [frames_of(episodes, begin=1, end=-ticks - 1) for episodes in unseen]
         if not self.config.branches.ood_ratio or len(older) < _CHECK_EPISODES or not all(map(len, inner)):
             return None
         left = {episode.start for episode in every} - {episode.start for part in unseen for episode in part}
-        chosen = self.data.tensor(_steps([episode for episode in every if episode.start in left]))
+        chosen = self.data.tensor(frames_of([episode for episode in every if episode.start in left]))
         config = replace(self.config.dynamics, steps=min(self.config.dynamics.steps, _CHECK_STEPS))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "alarm", self._round))
@@ -239,7 +239,7 @@ class ImaginedEdit(ResidualLearner):
 _see = operator.attrgetter("features")  # a state of `FeatureWorld` is what the policy sees
 
 
-def _steps(episodes: Sequence["CachedEpisode"], begin: int = 0, end: int = 0) -> NDArray[np.int64]:
-    """Return the frames of episodes without some at either end."""
+def frames_of(episodes: Sequence["CachedEpisode"], begin: int = 0, end: int = 0) -> NDArray[np.int64]:
+    """Return the frames of episodes in the cache, int64 [N], without some at either end of each."""
     blank = np.zeros(0, np.int64)
     return np.concatenate([blank, *(np.arange(e.start + begin, e.start + e.length + end) for e in episodes)])

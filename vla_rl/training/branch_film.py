@@ -4,6 +4,7 @@ sent actions.
 Dynamics and decoder are trained for the film alone, on all other episodes of the run.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,14 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vla_rl.algorithms.imagined_edit import ImaginedEdit
+from vla_rl.algorithms.imagined_edit import ImaginedEdit, frames_of
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
-from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.training.practice import learner_of_run
 from world_model.feature_decoder import fit_decoder
-from world_model.feature_dynamics import Transitions
+from world_model.feature_dynamics import FeatureWorld, Transitions
 from world_model.protocol import Observations, WorldModel
 
 CHUNKS = 7
@@ -58,7 +59,7 @@ def film_branches(
     learner, config, spec = learner_of_run(run)
     require(f"a film of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)
     learner = cast(ImaginedEdit, learner)
-    cache = learner.data.cache
+    cache, cameras = learner.data.cache, tuple(learner.data.cache.images)
     ticks = learner.config.critic.chunk_ticks
     own = [each for each in cache.episodes if each.policy_version >= 0 and each.length > start + chunks * ticks]
     shown = sorted(own, key=lambda each: (each.policy_version, each.episode_id))[-episodes:]
@@ -67,29 +68,38 @@ def film_branches(
             f"no episode of the policy in {run} has more than {start + chunks * ticks} steps; choose a "
             "smaller --start or --steps"
         )
-    every, generator = learner.transitions(), torch_generator(config.seed, "film", 0)
-    inside = np.concatenate([np.arange(each.start, each.start + each.length) for each in shown])
+    world = world_without(learner, shown, config.seed)
+    clips = []
+    for each in shown:
+        frames = each.start + start + ticks * np.arange(chunks + 1)
+        clips.append(clip(world, cache, cameras, frames, learner.data.sent_chunks(frames[:-1], ticks)[0]))
+    inside = frames_of(shown)
+    whole = inside[learner.transitions().lasted[torch.from_numpy(inside)].cpu().numpy()]
+    return Film(clips, spec.control_hz / ticks / _SLOWER, learner.unexplained(world, whole))
+
+
+def world_without(learner: ImaginedEdit, unseen: Sequence[CachedEpisode], seed: int) -> FeatureWorld:
+    """Fit dynamics and a decoder to all episodes of a learner but some.
+
+    Raises:
+        UserError: If there is no other.
+    """
+    cache, every, generator = learner.data.cache, learner.transitions(), torch_generator(seed, "film", 0)
     others = torch.ones(cache.total_frames, dtype=torch.bool, device=every.features.device)
-    others[torch.from_numpy(inside)] = False
+    others[torch.from_numpy(frames_of(unseen))] = False
     rest = torch.nonzero(others)[:, 0]
     if not len(rest):
-        raise UserError(f"{run} holds no other episodes than the {len(shown)} of the film; show fewer")
+        raise UserError(f"the run holds no other episodes than the {len(unseen)} to be predicted; choose fewer")
     cameras = tuple(cache.images)
 
     def look(chosen: Tensor) -> Tensor:
         return Observations(cache, rest[chosen].cpu().numpy()).pictures(cameras)
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(config.seed, "film", 0))
+        torch.manual_seed(derived_seed(seed, "film", 0))
         world = learner.learn_world(Transitions(*(part[others] for part in every)), generator)
         steps = min(learner.config.dynamics.steps, _DECODER_STEPS)
-        world = replace(world, decoder=fit_decoder(every.features[others], look, steps, generator))
-    clips = []
-    for each in shown:
-        frames = each.start + start + ticks * np.arange(chunks + 1)
-        clips.append(clip(world, cache, cameras, frames, learner.data.sent_chunks(frames[:-1], ticks)[0]))
-    whole = inside[every.lasted[torch.from_numpy(inside)].cpu().numpy()]
-    return Film(clips, spec.control_hz / ticks / _SLOWER, learner.unexplained(world, whole))
+        return replace(world, decoder=fit_decoder(every.features[others], look, steps, generator))
 
 
 @torch.no_grad()

@@ -1,0 +1,248 @@
+"""One world model for practice, films and driving: what the short-range model and the video model show, detect and add.
+
+``films`` compares predicted pictures of a practice run's newest episodes with real ones. ``broken`` damages the newest
+episodes of a run and asks the out-of-distribution check about them. Both take folders of ``vla-rl train --config
+imagined``. The rest is gathered from the cells of `imagination`, `world-model` and `outcomes`.
+"""
+
+import argparse
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.cells import Cells, origin
+from vla_rl.algorithms.imagined_edit import ImaginedEdit, frames_of
+from vla_rl.core.capabilities import require
+from vla_rl.data.cache import FrameCache
+from vla_rl.training.branch_film import world_without
+from vla_rl.training.config import RunConfig
+from vla_rl.training.practice import learner_of_run
+from world_model.check import out_of_distribution
+from world_model.protocol import Observations
+
+_PARTS = ("films", "broken")
+_UNSEEN = 40  # newest episodes, which a film's model has not seen
+_CHUNKS = (1, 3, 6)
+_PIXELS = 4  # of the moved camera
+
+Frames = NDArray[np.int64]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--parts", nargs="+", default=[], choices=_PARTS, help="what to measure")
+    parser.add_argument("--runs", nargs="+", type=Path, default=[], help="practice runs with algorithm=imagined_edit")
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Measure the parts that were asked for, and gather what has been measured."""
+    measures = {"films": _films, "broken": _broken}
+    settings = {"films": [_UNSEEN, *_CHUNKS], "broken": [_PIXELS, *_DAMAGES]}
+    found: dict[str, list[dict[str, Any]]] = {}
+    for part in _PARTS:
+        cells = Cells(options.out / "one_world" / part, settings[part])
+        if part in options.parts:
+            torch.set_num_threads(1)
+            for folder in options.runs:
+                learner, config = _learner(folder)
+                name = f"{config.task.env.rpartition('/')[2].removesuffix('-v0')}-{config.seed}"
+                cells.once(name, functools.partial(measures[part], folder, learner, config))
+        found[part] = cells.read()
+    return {**_gathered(options.out), **_of_films(found["films"]), **_of_broken(found["broken"])}
+
+
+def _learner(run: Path) -> tuple[ImaginedEdit, RunConfig]:
+    """Return the learner of a run with its newest policy, on all of its episodes."""
+    newest = sorted((run / "policies").glob("version_*"))
+    learner, config, _ = learner_of_run(run, policy=newest[-1] if newest else None)
+    require(f"a world model of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)
+    return cast(ImaginedEdit, learner), config
+
+
+def _films(run: Path, learner: ImaginedEdit, config: RunConfig) -> dict[str, Any]:
+    """Peak signal-to-noise ratios of pictures some chunks ahead, and of the real picture where the chunks begin."""
+    del run
+    cache, ticks = learner.data.cache, learner.config.critic.chunk_ticks
+    own = sorted((e for e in cache.episodes if e.policy_version >= 0), key=lambda e: (e.policy_version, e.episode_id))
+    world, cameras = world_without(learner, own[-_UNSEEN:], config.seed), tuple(cache.images)
+    found = []
+    for chunks in _CHUNKS:
+        begin = frames_of(own[-_UNSEEN:], end=-chunks * ticks)[::ticks]
+        state = world.encode(Observations(cache, begin))
+        for passed in range(chunks):
+            sent, _ = learner.data.sent_chunks(begin + passed * ticks, ticks)
+            state = world.predict(state, learner.data.tensor(sent)).state
+        end = Observations(cache, begin + chunks * ticks)
+        real = end.pictures(cameras)
+        drawn = {
+            "predicted": world.decode(state).cpu(),
+            "persistence": Observations(cache, begin).pictures(cameras),
+            "decoded": world.decode(world.encode(end)).cpu(),
+        }
+        ratios = {f"{name}_db": psnr(pictures, real) for name, pictures in drawn.items()}
+        found.append({"chunks": chunks, "pictures": len(begin), **ratios})
+    return {"seed": config.seed, "films": found}
+
+
+def psnr(pictures: Tensor, real: Tensor) -> float:
+    """Return the peak signal-to-noise ratio in dB of pictures uint8 [...], from the mean squared error over all."""
+    error = (pictures.float() - real.float()).square().mean()
+    return float(10 * torch.log10(255**2 / error))
+
+
+def _permute_colors(cache: FrameCache, frames: Frames) -> None:
+    for camera, images in cache.images.items():
+        changed = np.array(images)
+        changed[frames] = changed[frames][..., [1, 2, 0]]
+        cache.images[camera] = changed
+
+
+def _move_camera(cache: FrameCache, frames: Frames) -> None:
+    for camera, images in cache.images.items():
+        changed = np.array(images)
+        wide = np.pad(changed[frames], ((0, 0), (0, 0), (_PIXELS, 0), (0, 0)), mode="edge")
+        changed[frames] = wide[:, :, :-_PIXELS]
+        cache.images[camera] = changed
+
+
+def _shift_actions(ticks: int, cache: FrameCache, frames: Frames) -> None:
+    """Record actions ``ticks`` later than they were sent, within these frames."""
+    changed = np.array(cache.action_sent)
+    changed[frames] = changed[np.clip(frames - ticks, frames[0], frames[-1])]
+    cache.action_sent = changed
+
+
+_DAMAGES: dict[str, Callable[[FrameCache, Frames], None] | None] = {
+    "unchanged": None,
+    "colors permuted": _permute_colors,
+    f"pictures moved by {_PIXELS} pixels": _move_camera,
+    "actions a tick later": functools.partial(_shift_actions, 1),
+    "actions a tick earlier": functools.partial(_shift_actions, -1),
+}
+
+
+def _broken(run: Path, learner: ImaginedEdit, config: RunConfig) -> dict[str, Any]:
+    """What the check says if the episodes of the newest policy were damaged in one way."""
+    found = []
+    for name, damage in _DAMAGES.items():
+        if damage is not None:
+            learner, _ = _learner(run)
+            for episode in _newest(learner.data.cache):
+                damage(learner.data.cache, episode)
+        errors = learner.errors_of_unseen_chunks()
+        reason = out_of_distribution(*errors, learner.config.branches.ood_ratio) if errors else "too few episodes"
+        found.append({"damage": name, "reason": reason, "ratio": errors[0][0] / errors[1][0] if errors else None})
+    return {"seed": config.seed, "broken": found}
+
+
+def _newest(cache: FrameCache) -> list[Frames]:
+    """Frames of each episode of the newest policy."""
+    newest = max(episode.policy_version for episode in cache.episodes)
+    return [frames_of([episode]) for episode in cache.episodes if episode.policy_version == newest]
+
+
+def _gathered(out: Path) -> dict[str, Any]:
+    """Figures of other benchmarks under this one's names; what was not measured is left out."""
+    names = {
+        "imagination": {
+            "gain_158": "gain_150_points",
+            "gain_p": "gain_150_p",
+            "gain_458": "gain_450_points",
+            "gain_458_p": "gain_450_p",
+            "real_episodes_ratio_to_80": "real_episodes_ratio_to_80",
+            "agreement_within_starts": "pairs_in_order",
+        },
+        "world-model": {
+            "action_error_ratio_h10": "state_error_ratio_10",
+            "counterfactual_agreement": "counterfactual_agreement",
+            "frames_per_s_b1": "frames_per_s",
+            "late_latency_ratio": "latency_step_1000_over_10",
+        },
+    }
+    found: dict[str, Any] = {}
+    read = {name: json.loads(file.read_text()) for name in names if (file := out / f"{name}.json").exists()}
+    for name, result in read.items():
+        found |= {new: result[old] for old, new in names[name].items() if old in result}
+    of_practice = read.get("imagination", {})
+    if values := of_practice.get("branch_values"):
+        found["branch_correlation_3"] = float(np.mean([cell["learnt"]["within"][-1] for cell in values]))
+    true = [cell["practised"] for cell in of_practice.get("ladder", []) if cell["rung"] == "true_dynamics"]
+    if true:
+        found["oracle_one_round"] = float(np.mean(true))
+    return found
+
+
+def _of_films(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    if not cells:
+        return {}
+    ahead = [film for cell in cells for film in cell["films"] if film["chunks"] == 3]
+    gain = float(np.mean([film["predicted_db"] - film["persistence_db"] for film in ahead]))
+    return {"film_psnr_gain_db": gain, "film_cells": cells}
+
+
+def _of_broken(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    if not cells:
+        return {}
+    answers = [(each["damage"] != "unchanged", bool(each["reason"])) for cell in cells for each in cell["broken"]]
+    damaged = [found for is_damaged, found in answers if is_damaged]
+    return {
+        "broken_worlds": len(damaged),
+        "broken_worlds_found": sum(damaged),
+        "false_alarms": sum(found for is_damaged, found in answers if not is_damaged),
+        "broken_cells": cells,
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """Markdown: the figures beside their bars."""
+    rows = ["| figure | measured | bar |", "|---|---|---|"]
+    for name, bar in _BARS.items():
+        if name in result:
+            rows.append(f"| `{name}` | {result[name]:.3g} | {bar} |")
+    return "\n".join([*rows, "", "`gain_*`, the ladder and the video model: the cells of their own pages."])
+
+
+_BARS = {
+    "oracle_one_round": ">= 0.85",
+    "gain_150_points": ">= 18",
+    "gain_450_points": ">= 7",
+    "real_episodes_ratio_to_80": "<= 0.6",
+    "pairs_in_order": ">= 0.65",
+    "branch_correlation_3": ">= 0.25",
+    "film_psnr_gain_db": ">= 6",
+    "counterfactual_agreement": ">= 0.9",
+    "state_error_ratio_10": "<= 0.34",
+    "frames_per_s": ">= 100",
+    "latency_step_1000_over_10": "about 1",
+    "broken_worlds_found": "all",
+    "false_alarms": "0",
+}
+
+
+def of_films(result: dict[str, Any]) -> str:
+    """Markdown: pictures some chunks ahead."""
+    rows = [
+        "| seed | chunks ahead | pictures | real picture of the start | predicted | drawn from the real features |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cell in result["film_cells"]:
+        for film in cell["films"]:
+            ratios = " | ".join(f"{film[f'{name}_db']:.1f} dB" for name in ("persistence", "predicted", "decoded"))
+            rows.append(f"| {cell['seed']} | {film['chunks']} | {film['pictures']} | {ratios} |")
+    return "\n".join([*rows, "", origin(result["film_cells"])])
+
+
+def of_broken(result: dict[str, Any]) -> str:
+    """Markdown: what the check says of damaged episodes."""
+    rows = ["| seed | the newest episodes | unexplained, newest over older | the check says |", "|---|---|---|---|"]
+    for cell in result["broken_cells"]:
+        for each in cell["broken"]:
+            ratio = "-" if each["ratio"] is None else f"{each['ratio']:.2f}"
+            rows.append(f"| {cell['seed']} | {each['damage']} | {ratio} | {each['reason'] or 'passes'} |")
+    return "\n".join([*rows, "", origin(result["broken_cells"])])

@@ -1,0 +1,94 @@
+"""The benchmark `one_world`: damaged episodes, pictures, and figures that other benchmarks measured."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).parents[1] / "data"))
+from episode_maker import make_episode
+
+from benchmarks.__main__ import main
+from benchmarks.one_world import _DAMAGES, _gathered, _newest, _of_broken, psnr
+from vla_rl.cli.main import main as vla_rl
+from vla_rl.data.cache import FrameCache
+from vla_rl.data.store import EpisodeStore
+
+TINY = ("--config", "tiny", "algorithm=imagined_edit", "takeover={enabled: false}", "exploration=0.1")
+PARTS = "dynamics: {steps: 5}, value: {steps: 5}, branches: {updates: 2, branches: 16}"
+LEARNING = f"learning={{distill_steps: 2, actor: {{batch_size: 8}}, {PARTS}}}"
+
+
+def test_the_ratio_is_that_of_the_mean_squared_error() -> None:
+    black = torch.zeros(2, 1, 4, 4, 3, dtype=torch.uint8)
+    assert psnr(black + 255, black) == pytest.approx(0.0)
+    assert psnr(black + 51, black) == pytest.approx(20 * np.log10(5))
+
+
+@pytest.mark.parametrize("name", list(_DAMAGES))
+def test_a_damage_meets_the_newest_episodes_alone(tmp_path: Path, name: str) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    action = np.repeat(np.arange(6, dtype=np.float32)[:, None], 2, axis=1)
+    for version in (0, 1):
+        store.add(make_episode(f"round-{version}", 6, version, policy_version=version, action_sent=action))
+    cache = FrameCache(store, tmp_path / "cache")
+    cache.refresh()
+    pictures, sent = np.array(cache.images["front"]), np.array(cache.action_sent)
+    (frames,) = _newest(cache)
+    assert frames.tolist() == [6, 7, 8, 9, 10, 11]
+    if (damage := _DAMAGES[name]) is not None:
+        damage(cache, frames)
+    now, commands = cache.images["front"], cache.action_sent
+    assert (now[:6] == pictures[:6]).all()
+    assert (commands[:6] == sent[:6]).all()
+    if name == "colors permuted":
+        assert (now[6:] == pictures[6:][..., [1, 2, 0]]).all()
+    elif name.startswith("pictures moved"):
+        assert (now[6:, :, 4:] == pictures[6:, :, :-4]).all()
+    elif name == "actions a tick later":
+        assert commands[6:, 0].tolist() == [0, 0, 1, 2, 3, 4]
+    elif name == "actions a tick earlier":
+        assert commands[6:, 0].tolist() == [1, 2, 3, 4, 5, 5]
+    else:
+        assert (now == pictures).all()
+        assert (commands == sent).all()
+
+
+def test_a_false_alarm_is_not_a_broken_world_that_was_found() -> None:
+    def answer(damage: str, reason: str) -> dict[str, str]:
+        return {"damage": damage, "reason": reason}
+
+    cell = {"broken": [answer("unchanged", "out of step"), answer("moved", "1.5 times"), answer("red", "")]}
+    found = _of_broken([cell])
+    assert (found["broken_worlds"], found["broken_worlds_found"], found["false_alarms"]) == (2, 1, 1)
+    assert _of_broken([]) == {}
+
+
+def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
+    assert _gathered(tmp_path) == {}
+    ladder = [{"rung": "true_dynamics", "practised": 0.7}, {"rung": "learnt", "practised": 0.1}]
+    values = [{"learnt": {"within": [0.0, 0.1, 0.2]}}, {"learnt": {"within": [0.0, 0.1, 0.4]}}]
+    file = {"gain_158": 15.0, "ladder": ladder, "branch_values": values}
+    (tmp_path / "imagination.json").write_text(json.dumps(file))
+    assert _gathered(tmp_path) == {
+        "gain_150_points": 15.0,
+        "oracle_one_round": 0.7,
+        "branch_correlation_3": pytest.approx(0.3),
+    }
+
+
+@pytest.mark.slow
+def test_films_and_damages_of_a_practice_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out = tmp_path / "run", tmp_path / "out"
+    assert vla_rl(["train", *TINY, LEARNING, "budget.rounds=1", "budget.steps_per_round=5", "--out", str(run)]) == 0
+    assert main(["one_world", "--out", str(out), "--parts", "films", "broken", "--runs", str(run)]) == 0
+    capsys.readouterr()
+    found = json.loads((out / "one_world.json").read_text())
+    (films,) = found["film_cells"]
+    assert np.isfinite(found["film_psnr_gain_db"])
+    assert [film["chunks"] for film in films["films"]] == [1, 3, 6]
+    (broken,) = found["broken_cells"]
+    assert {each["reason"] for each in broken["broken"]} == {"too few episodes"}

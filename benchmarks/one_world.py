@@ -200,15 +200,15 @@ def _of_broken(cells: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Markdown: the figures beside their bars."""
-    rows = ["| figure | measured | bar |", "|---|---|---|"]
-    for name, bar in _BARS.items():
+    """Markdown: the figures beside what is wanted."""
+    rows = ["| figure | measured | wanted |", "|---|---|---|"]
+    for name, wanted in _WANTED.items():
         if name in result:
-            rows.append(f"| `{name}` | {result[name]:.3g} | {bar} |")
+            rows.append(f"| `{name}` | {result[name]:.3g} | {wanted} |")
     return "\n".join([*rows, "", "`gain_*`, the ladder and the video model: the cells of their own pages."])
 
 
-_BARS = {
+_WANTED = {
     "oracle_one_round": ">= 0.85",
     "gain_150_points": ">= 18",
     "gain_450_points": ">= 7",

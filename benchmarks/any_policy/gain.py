@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cells import Cells, origin
+from benchmarks.practices import METHODS
 from benchmarks.runs import RunningVerb, evaluations, in_float32, run_verb
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config_files import config_file, read_yaml
@@ -18,7 +19,6 @@ from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import wilson_interval
 
 _PRESET = "alone"
-_ROUNDS = 3
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
 _LOGGED = (
     "proxy_unexplained",
@@ -40,11 +40,13 @@ class Base(NamedTuple):
         trained: Which supervised policy it is, a key of `_TRAINED`.
         practice: Changes to the config of its practice.
         served: Whether it runs behind ``vla-rl serve``, in a process of its own.
+        rounds: Rounds of practice.
     """
 
     trained: str
     practice: list[str]
     served: bool = False
+    rounds: int = 3
 
 
 def _lerobots(steps: int, batch_size: int) -> list[str]:
@@ -54,6 +56,7 @@ def _lerobots(steps: int, batch_size: int) -> list[str]:
 
 
 _LATE = ["execution.strategy=naive"]
+_TRIED = "exploration=0.1"  # as in the preset `imagined`
 _TRAINED = {"flow": [], "act": _lerobots(1500, 32), "diffusion": _lerobots(1500, 16)}
 """Supervised policy -> changes to the config of its training."""
 BASES = {
@@ -63,6 +66,8 @@ BASES = {
     "diffusion": Base("diffusion", []),
     **{f"delay_{ticks}": Base("flow", [*_LATE, f"latency.typical={ticks}"]) for ticks in (4, 8)},
     "remote": Base("flow", [*_LATE, "latency.unit=ms", "latency.typical=80"], served=True),
+    "imagined": Base("flow", ["algorithm=imagined_edit", _TRIED], rounds=1),
+    "unimagined": Base("flow", [*METHODS["unimagined"], _TRIED], rounds=1),
 }
 _PORT = 18_460
 """Of the server of seed 0; the next seeds take the next ports. A run that goes on finds its base policy there."""
@@ -100,14 +105,18 @@ def summary(cells: list[dict[str, Any]], native: Sequence[dict[str, Any]] = ()) 
         own = [cell for cell in cells if cell["base"] == base]
         if own:
             gains = [cell["practiced"][-1]["success"] - cell["supervised"]["success"] for cell in own]
-            found[f"gain_450_points_{base}"] = 100 * sum(gains) / len(own)
-            found[f"gain_450_{base}_seeds"] = len(own)
+            episodes = 150 * BASES[base].rounds
+            found[f"gain_{episodes}_points_{base}"] = 100 * sum(gains) / len(own)
+            found[f"gain_{episodes}_{base}_seeds"] = len(own)
             found[f"base_unchanged_{base}"] = int(all(cell["base_unchanged"] for cell in own))
             last[base] = {cell["seed"]: cell["practiced"][-1]["success"] for cell in own}
     for ticks in (4, 8):
         delayed, prompt = last[f"delay_{ticks}"], last["deterministic"]
         if delayed and delayed.keys() <= prompt.keys():
             found[f"delay_{ticks}_success_ratio"] = sum(delayed.values()) / sum(prompt[seed] for seed in delayed)
+    imagined, unimagined = last["imagined"], last["unimagined"]
+    if both := imagined.keys() & unimagined.keys():
+        found["works_with_black_box_points"] = 100 * sum(imagined[s] - unimagined[s] for s in both) / len(both)
     imitating, opaque = {cell["seed"]: cell["practised"]["success"] for cell in native}, last["flow_opaque"]
     if opaque and opaque.keys() <= imitating.keys():
         gaps = [imitating[seed] - success for seed, success in opaque.items()]
@@ -136,6 +145,7 @@ def table(cells: list[dict[str, Any]]) -> str:
     ]
     for cell in cells:
         shown = " | ".join(_interval(entry) for entry in (cell["supervised"], *cell["practiced"]))
+        shown += " | " * (3 - len(cell["practiced"]))
         errors = ", ".join(f"{100 * entry['proxy_unexplained']:.1f} %" for entry in cell["practiced"])
         lines.append(f"| {cell['base']} | {cell['seed']} | {shown} | {errors} |")
     return "\n".join([*lines, "", origin(cells)])
@@ -145,7 +155,7 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     """Go on with a cell; returns it when its last round has been played."""
     from benchmarks.any_policy.serving import served_policy
 
-    trained, of_practice, served = BASES[base]
+    trained, of_practice, served, last = BASES[base]
     first, folder = runs / f"supervised-{trained}-{seed}", runs / f"{base}-{seed}"
     policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]
     of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET)]
@@ -166,14 +176,14 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
             done = len(evaluations(folder)) - 1 if (folder / "summary.json").exists() else 0
             if done < 1:
                 run_verb([*of_seed, "budget.rounds=1", *proxy, *of_practice], folder)
-            elif done < _ROUNDS:
+            elif done < last:
                 resumed = [sys.executable, "-m", "vla_rl.cli.main", "train", "--resume", str(folder)]
                 RunningVerb([*resumed, f"budget.rounds={done + 1}"], log).wait_or_fail()
     played = evaluations(folder) if (folder / "summary.json").exists() else []
-    if len(played) <= _ROUNDS:
+    if len(played) <= last:
         return None
     records = [*read_records(folder / "metrics.jsonl")]
-    logged = [metrics_of(records, number) for number in range(_ROUNDS + 1)]
+    logged = [metrics_of(records, number) for number in range(last + 1)]
     entries = [
         {"success": entry["successes"] / entry["episodes"], "episodes": entry["episodes"]}
         | {name: round(logs[name], 4) for name in _LOGGED if name in logs}

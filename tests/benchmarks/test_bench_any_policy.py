@@ -85,6 +85,21 @@ def test_an_opaque_policy_is_compared_with_its_native_runs_of_the_same_seeds() -
     assert "gap_to_native_points" not in gain.summary(cells, native[1:])
 
 
+def test_imagination_is_compared_after_one_round_of_the_same_seeds() -> None:
+    def cell(base: str, seed: int, success: float) -> dict[str, Any]:
+        entries = [{"success": share, "episodes": 200, "proxy_unexplained": 0.02} for share in (0.5, success)]
+        return {"base": base, "seed": seed, "supervised": entries[0], "practiced": entries[1:], "base_unchanged": 1}
+
+    cells = [cell("imagined", 0, 0.7), cell("imagined", 1, 0.9), cell("unimagined", 1, 0.8)]
+    found = gain.summary(cells)
+    assert found["works_with_black_box_points"] == pytest.approx(10)
+    assert found["gain_150_points_imagined"] == pytest.approx(30)
+    assert "works_with_black_box_points" not in gain.summary(cells[:1])
+    told = gain.table([{**each, "measured": {"cpu": "a processor", "commit": "abc"}} for each in cells])
+    widths = {line.count("|") for line in told.splitlines() if line.startswith("|")}
+    assert widths == {8}, "a row has a cell for each round, also where there was only one"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "planned"), [("act", 16), ("diffusion", 15)])
 def test_policies_of_lerobot_are_described(tmp_path: Path, kind: str, planned: int) -> None:

@@ -25,6 +25,7 @@ _MEASURED_AS = {
     "learning.branches.kl_coef": "learning.branches.distance_cost",
     "learning.branches.ood_ratio": "learning.branches.alarm_ratio",
 }
+_DEFAULTS_THEN = {"learning.td.size_cost=0.0125"}  # what published cells do not name
 _CLONING = [
     "exploration=0",
     "budget.steps_per_round=500",
@@ -70,7 +71,7 @@ METHODS = {
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
-    "residual_td": ["algorithm=residual_td", "exploration=0.25"],
+    "residual_td": ["algorithm=residual_td", "exploration=0.25", "learning.td.size_cost=0.0125"],
     "residual_ppo": ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [
@@ -90,6 +91,5 @@ METHODS = {
 
 def as_measured(options: list[str]) -> list[str]:
     """Return options under the names that published cells keep, so that they can be compared."""
-    return [
-        "=".join((_MEASURED_AS.get(name, name), value)) for name, _, value in (each.partition("=") for each in options)
-    ]
+    named = (each.partition("=") for each in options if each not in _DEFAULTS_THEN)
+    return ["=".join((_MEASURED_AS.get(name, name), value)) for name, _, value in named]

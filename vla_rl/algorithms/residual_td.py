@@ -60,7 +60,7 @@ class ResidualTDConfig:
 
     updates: int = 4000
     batch_size: int = 256
-    size_cost: float = 0.0125
+    size_cost: float = 0.05
 
     def __post_init__(self) -> None:
         check_ranges(self, "td", updates=">= 1", batch_size=">= 2", size_cost=">= 0")

@@ -2,7 +2,7 @@
 
 ``films`` compares predicted pictures of a practice run's newest episodes with real ones. ``broken`` damages the newest
 episodes of a run and asks the out-of-distribution check about them. Both take folders of ``vla-rl train --config
-imagined``. The rest is gathered from the cells of `imagination`, `world-model` and `outcomes`.
+imagined``. The rest is gathered from the results of `imagination` and `world-model`.
 """
 
 import argparse
@@ -19,8 +19,11 @@ from torch import Tensor
 
 from benchmarks.cells import Cells, origin
 from vla_rl.algorithms.imagined_edit import ImaginedEdit, frames_of
+from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.capabilities import require
+from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.training.branch_film import world_without
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import learner_of_run
@@ -50,24 +53,32 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if part in options.parts:
             torch.set_num_threads(1)
             for folder in options.runs:
-                learner, config = _learner(folder)
-                name = f"{config.task.env.rpartition('/')[2].removesuffix('-v0')}-{config.seed}"
-                cells.once(name, functools.partial(measures[part], folder, learner, config))
+                cells.once(_name(folder), functools.partial(measures[part], folder))
         found[part] = cells.read()
     return {**_gathered(options.out), **_of_films(found["films"]), **_of_broken(found["broken"])}
 
 
+def _name(run: Path) -> str:
+    """Name a run by task, seed and newest policy: a cell of another run is never taken for it."""
+    _, config = RunFolder.open(run, RunConfig)
+    policy = cache_key(_newest_policy(run))
+    return f"{config.task.env.rpartition('/')[2].removesuffix('-v0')}-{config.seed}-{policy}"
+
+
+def _newest_policy(run: Path) -> Path:
+    return max((run / "policies").glob("version_*"), default=run / "policies" / "version_0000")
+
+
 def _learner(run: Path) -> tuple[ImaginedEdit, RunConfig]:
     """Return the learner of a run with its newest policy, on all of its episodes."""
-    newest = sorted((run / "policies").glob("version_*"))
-    learner, config, _ = learner_of_run(run, policy=newest[-1] if newest else None)
+    learner, config, _ = learner_of_run(run, policy=_newest_policy(run))
     require(f"a world model of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)
     return cast(ImaginedEdit, learner), config
 
 
-def _films(run: Path, learner: ImaginedEdit, config: RunConfig) -> dict[str, Any]:
+def _films(run: Path) -> dict[str, Any]:
     """Peak signal-to-noise ratios of pictures some chunks ahead, and of the real picture where the chunks begin."""
-    del run
+    learner, config = _learner(run)
     cache, ticks = learner.data.cache, learner.config.critic.chunk_ticks
     own = sorted((e for e in cache.episodes if e.policy_version >= 0), key=lambda e: (e.policy_version, e.episode_id))
     world, cameras = world_without(learner, own[-_UNSEEN:], config.seed), tuple(cache.images)
@@ -118,8 +129,12 @@ def _shift_actions(ticks: int, cache: FrameCache, frames: Frames) -> None:
     cache.action_sent = changed
 
 
-_DAMAGES: dict[str, Callable[[FrameCache, Frames], None] | None] = {
-    "unchanged": None,
+def _leave(cache: FrameCache, frames: Frames) -> None:
+    del cache, frames
+
+
+_DAMAGES: dict[str, Callable[[FrameCache, Frames], None]] = {
+    "unchanged": _leave,
     "colors permuted": _permute_colors,
     f"pictures moved by {_PIXELS} pixels": _move_camera,
     "actions a tick later": functools.partial(_shift_actions, 1),
@@ -127,17 +142,20 @@ _DAMAGES: dict[str, Callable[[FrameCache, Frames], None] | None] = {
 }
 
 
-def _broken(run: Path, learner: ImaginedEdit, config: RunConfig) -> dict[str, Any]:
+def _broken(run: Path) -> dict[str, Any]:
     """What the check says if the episodes of the newest policy were damaged in one way."""
     found = []
     for name, damage in _DAMAGES.items():
-        if damage is not None:
-            learner, _ = _learner(run)
-            for episode in _newest(learner.data.cache):
-                damage(learner.data.cache, episode)
+        learner, config = _learner(run)
+        for episode in _newest(learner.data.cache):
+            damage(learner.data.cache, episode)
         errors = learner.errors_of_unseen_chunks()
-        reason = out_of_distribution(*errors, learner.config.branches.ood_ratio) if errors else "too few episodes"
-        found.append({"damage": name, "reason": reason, "ratio": errors[0][0] / errors[1][0] if errors else None})
+        if errors is None:
+            raise UserError(
+                f"{run} has too few episodes for the out-of-distribution check; practice two rounds or more"
+            )
+        reason = out_of_distribution(*errors, learner.config.branches.ood_ratio)
+        found.append({"damage": name, "reason": reason, "ratio": errors[0][0] / errors[1][0]})
     return {"seed": config.seed, "broken": found}
 
 
@@ -243,6 +261,6 @@ def of_broken(result: dict[str, Any]) -> str:
     rows = ["| seed | the newest episodes | unexplained, newest over older | the check says |", "|---|---|---|---|"]
     for cell in result["broken_cells"]:
         for each in cell["broken"]:
-            ratio = "-" if each["ratio"] is None else f"{each['ratio']:.2f}"
-            rows.append(f"| {cell['seed']} | {each['damage']} | {ratio} | {each['reason'] or 'passes'} |")
+            says = each["reason"] or "passes"
+            rows.append(f"| {cell['seed']} | {each['damage']} | {each['ratio']:.2f} | {says} |")
     return "\n".join([*rows, "", origin(result["broken_cells"])])

@@ -14,6 +14,7 @@ OURS = (
     "chunk_critic",
     "half_draws",
     "residual_td",
+    "residual_td_05",
 )
 # Options under the names that they had when the published cells were measured. Cells keep these names.
 _MEASURED_AS = {
@@ -39,6 +40,7 @@ _WEIGHTED = [
     "learning.critic_training.steps_per_actor_step=0.5",
     "learning.critic_training.steps_before_round=300",
 ]
+_TD = ["algorithm=residual_td", "exploration=0.25"]
 _ON_POLICY = [  # as many episodes in more rounds
     "budget.rounds=9",
     "budget.episodes_per_round=50",
@@ -71,7 +73,8 @@ METHODS = {
     "unimagined": ["algorithm=chunk_critic", *_TAUGHT],
     "unimagined_patient": ["algorithm=chunk_critic", *_TAUGHT, *PATIENT],
     "chunk_critic": ["algorithm=chunk_critic", *PATIENT],
-    "residual_td": ["algorithm=residual_td", "exploration=0.25", "learning.td.size_cost=0.0125"],
+    "residual_td": [*_TD, "learning.td.size_cost=0.0125"],
+    "residual_td_05": [*_TD, "learning.td.size_cost=0.05"],  # the preset `alone`
     "residual_ppo": ["algorithm=residual_ppo", "exploration=0.15", *_ON_POLICY],
     "filtered_bc": ["algorithm=filtered_bc", *_CLONING],
     "habc": [

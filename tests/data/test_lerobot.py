@@ -236,6 +236,23 @@ def test_columns_that_are_left_out_are_named_once(
     ]
 
 
+def test_an_observation_that_the_policy_will_not_read_is_named_with_the_setting_that_lets_it(
+    recorded: Path, exported: tuple[EpisodeStore, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import_lerobot(recorded, EpisodeStore(tmp_path / "default"))
+    (line,) = [record.getMessage() for record in caplog.records if "ours will not" in record.getMessage()]
+    setting = "mapping.lerobot.state=[observation.state, observation.velocity]"
+    assert "would read observation.velocity, " in line
+    assert line.endswith(setting)
+    caplog.clear()
+    both = LeRobotMapping(state=("observation.state", "observation.velocity"))
+    store = EpisodeStore(tmp_path / "both")
+    (first, *_) = import_lerobot(recorded, store, both)
+    assert store.read(first).state.shape[1] == 4
+    import_lerobot(exported[1], EpisodeStore(tmp_path / "ours"))
+    assert not [record for record in caplog.records if "ours will not" in record.getMessage()]
+
+
 def test_of_several_tasks_an_episode_has_the_one_of_most_of_its_frames(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

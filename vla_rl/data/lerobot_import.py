@@ -100,8 +100,9 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
 
     A demonstrator's episodes have the origin ``demo``. A column ``intervention``, or
     ``complementary_info.is_intervention`` of lerobot's HIL-SERL, marks a person's steps. The others are then a
-    policy's, and the origin is ``real``. Numeric columns that mean nothing to us become extras; columns that are left
-    out (texts, cameras that the mapping does not name) are logged. See `add_new` for episodes that the store has.
+    policy's, and the origin is ``real``. Other numeric columns become extras. Those that lerobot's policies would read
+    are logged, and so are columns that are left out (texts, cameras that the mapping does not name). See `add_new` for
+    episodes that the store has.
 
     Returns:
         Ids of the episodes that were added.
@@ -169,7 +170,7 @@ class _Reader:
         return Survey(tuple(headers), f"{self._outcomes.source}: {counts}")
 
     def log(self) -> None:
-        """Log the edits that import applies, and the columns that it leaves out, as the survey found them."""
+        """Log the edits that import applies, and the columns that it, or a policy, leaves out, as the survey found."""
         for index, changes in self._edits.items():
             if changes:
                 logger.info("%s, episode %d: edited, %s", self._files.folder, index, describe(changes))
@@ -177,6 +178,15 @@ class _Reader:
         if others:
             named = ", ".join(f"{key} ({dtype})" for key, dtype in others.items())
             logger.warning("%s: columns that are left out: %s", self._files.folder, named)
+        seen = {*self._mapping.state, *self._mapping.cameras.values()}
+        unseen = [key for key in self._used - seen if key.startswith("observation.")]
+        if unseen and LABELS not in self._files.features:
+            logger.warning(
+                "%s: lerobot's policies would read %s, ours will not; to let them, set mapping.lerobot.state=[%s]",
+                self._files.folder,
+                ", ".join(sorted(unseen)),
+                ", ".join((*self._mapping.state, *sorted(unseen))),
+            )
 
     def _headers(self) -> tuple[list[EpisodeHeader], dict[int, UserError]]:
         """Return the headers of the episodes that are right, and what is wrong with the others."""

@@ -7,6 +7,7 @@ and every frame read once.
 Example: python -m benchmarks speed
          git worktree add ../before COMMIT && python -m benchmarks speed --before ../before --pairs 5
          python -m benchmarks speed --device cuda
+         python -m benchmarks speed --cores
 """
 
 import argparse
@@ -17,6 +18,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs of each command (default: 5)")
     parser.add_argument("--before", type=Path, help="an earlier checkout to compare rounds with")
     parser.add_argument("--pairs", type=int, default=5, help="rounds of each checkout (default: 5)")
+    parser.add_argument("--cores", action="store_true", help="also time a round on one core and on all, both idle")
     parser.add_argument("--device", help="also time a round whose learner is on this device, such as cuda")
 
 
@@ -73,6 +76,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     cells = Cells(options.out / "speed", {"config": read_yaml(config_file("imagined"))})
     for seed in range(options.pairs if options.before else 0):
         cells.once(f"pair-{seed}", functools.partial(pair, options.before.resolve(), seed))
+    if options.cores:
+        cells.once("cores", on_all_cores)
     if options.device:
         cells.once(f"round-{options.device}", functools.partial(round_on, options.device))
     with tempfile.TemporaryDirectory() as folder:
@@ -81,6 +86,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     readers_s = sum(typical[name] for name in _READERS) / len(_READERS)
     return {
         **ratios([cell for cell in cells.read() if "before" in cell]),
+        **next((cell for cell in cells.read() if "learner_ratio" in cell), {}),
         "rounds_on": [cell for cell in cells.read() if "device" in cell],
         **success([cell for cell in open_cells(options.out).read() if "method" in cell]),
         "commands": seconds,
@@ -93,6 +99,28 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 def pair(before: Path, seed: int) -> dict[str, Any]:
     """Practice for one round with each of two checkouts."""
     return {"seed": seed, "before": _round(before, f"seed={seed}"), "now": _round(_HERE, f"seed={seed}")}
+
+
+def on_all_cores(*changes: str) -> dict[str, Any]:
+    """Time the first round of the preset `alone`, its demonstrations and evaluations, on one core and on all.
+
+    Returns:
+        Wall-clock seconds, and ``learner_ratio``: the share of all cores' time that one core would have needed.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    order = (*_VERB, "train", "--config", "alone", "budget.rounds=1", *changes)
+    found = {}
+    for name, some, threads in (("one_core_s", cores[:1], "torch_threads=1"), ("all_cores_s", cores, "")):
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, *order, *filter(None, [threads]), "--out", f"{folder}/run"]
+            began_s = time.perf_counter()
+            bind = functools.partial(os.sched_setaffinity, 0, some)
+            done = subprocess.run(words, cwd=folder, preexec_fn=bind, capture_output=True, text=True)
+            found[name] = time.perf_counter() - began_s
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+    ratio = found["one_core_s"] / found["all_cores_s"] / len(cores)
+    return {**found, "round_cores": len(cores), "learner_ratio": ratio}
 
 
 def round_on(device: str) -> dict[str, Any]:
@@ -196,7 +224,11 @@ def table(result: dict[str, Any]) -> str:
         for name, found in result["commands"].items()
     ]
     head = ["| command | processor seconds, median | range |", "|---|---|---|"]
-    return "\n".join([*_round_rows(result), *head, *rows, "", f"Command: `{result['command']}`."])
+    cores = []
+    if "learner_ratio" in result:
+        one, every, count = (result[key] for key in ("one_core_s", "all_cores_s", "round_cores"))
+        cores = [f"A round of `alone` takes {one:.0f} s on one core and {every:.0f} s on {count}.", ""]
+    return "\n".join([*_round_rows(result), *head, *rows, "", *cores, f"Command: `{result['command']}`."])
 
 
 def _round_rows(result: dict[str, Any]) -> list[str]:

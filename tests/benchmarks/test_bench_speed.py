@@ -1,5 +1,6 @@
 """Ratios of rounds, and success against the published runs of the same seeds."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -66,3 +67,17 @@ def test_a_round_on_another_device_is_timed_stage_by_stage(monkeypatch: pytest.M
     assert found["device"] == "cpu"
     assert found["stages_s"]["practice 1"] >= found["stages_s"]["distill"] > 0
     assert found["chunks_per_s"] > 0
+
+
+@pytest.mark.slow
+def test_a_round_is_timed_on_one_core_and_on_all() -> None:
+    of_both = [
+        each for each in TINY if not each.startswith(("learning.dynamics", "learning.value", "learning.branches"))
+    ]
+    found = speed.on_all_cores(*of_both, "learning.td.updates=4")
+    cores = len(os.sched_getaffinity(0))
+    assert found["round_cores"] == cores
+    assert min(found["one_core_s"], found["all_cores_s"]) > 1, "a round was played"
+    assert found["learner_ratio"] == pytest.approx(found["one_core_s"] / found["all_cores_s"] / cores)
+    shown = speed.table({**found, "commands": {}, "command": "speed --cores"})
+    assert f"A round of `alone` takes {found['one_core_s']:.0f} s on one core" in shown

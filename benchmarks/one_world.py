@@ -182,6 +182,7 @@ def _gathered(out: Path) -> dict[str, Any]:
             "frames_per_s_b1": "frames_per_s",
             "late_latency_ratio": "latency_step_1000_over_10",
         },
+        "any_policy": {"works_with_black_box_points": "works_with_black_box_points"},
     }
     found: dict[str, Any] = {}
     read = {name: json.loads(file.read_text()) for name in names if (file := out / f"{name}.json").exists()}
@@ -231,6 +232,7 @@ _WANTED = {
     "gain_150_points": ">= 18",
     "gain_450_points": ">= 7",
     "real_episodes_ratio_to_80": "<= 0.6",
+    "works_with_black_box_points": ">= 8",
     "pairs_in_order": ">= 0.65",
     "branch_correlation_3": ">= 0.25",
     "film_psnr_gain_db": ">= 6",

@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     readers_s = sum(typical[name] for name in _READERS) / len(_READERS)
     return {
         **ratios([cell for cell in cells.read() if "before" in cell]),
-        **next((cell for cell in cells.read() if "learner_ratio" in cell), {}),
+        **{key: value for key, value in cells.by_name().get("cores", {}).items() if key != "measured"},
         "rounds_on": [cell for cell in cells.read() if "device" in cell],
         **success([cell for cell in open_cells(options.out).read() if "method" in cell]),
         "commands": seconds,

@@ -101,26 +101,38 @@ def pair(before: Path, seed: int) -> dict[str, Any]:
     return {"seed": seed, "before": _round(before, f"seed={seed}"), "now": _round(_HERE, f"seed={seed}")}
 
 
-def on_all_cores(*changes: str) -> dict[str, Any]:
+def on_all_cores() -> dict[str, Any]:
     """Time the first round of the preset `alone`, its demonstrations and evaluations, on one core and on all.
 
     Returns:
         Wall-clock seconds, and ``learner_ratio``: the share of all cores' time that one core would have needed.
     """
     cores = sorted(os.sched_getaffinity(0))
-    order = (*_VERB, "train", "--config", "alone", "budget.rounds=1", *changes)
-    found = {}
-    for name, some, threads in (("one_core_s", cores[:1], "torch_threads=1"), ("all_cores_s", cores, "")):
-        with tempfile.TemporaryDirectory() as folder:
-            words = [sys.executable, *order, *filter(None, [threads]), "--out", f"{folder}/run"]
-            began_s = time.perf_counter()
-            bind = functools.partial(os.sched_setaffinity, 0, some)
-            done = subprocess.run(words, cwd=folder, preexec_fn=bind, capture_output=True, text=True)
-            found[name] = time.perf_counter() - began_s
-        if done.returncode:
-            raise RuntimeError(done.stderr)
-    ratio = found["one_core_s"] / found["all_cores_s"] / len(cores)
-    return {**found, "round_cores": len(cores), "learner_ratio": ratio}
+    order = (*_VERB, "train", "--config", "alone", "budget.rounds=1", "--out", "run")
+    one_core_s, all_cores_s = wall_s(cores[:1], *order, "torch_threads=1"), wall_s(cores, *order)
+    ratio = one_core_s / all_cores_s / len(cores)
+    return {
+        "one_core_s": one_core_s,
+        "all_cores_s": all_cores_s,
+        "round_cores": len(cores),
+        "learner_ratio": ratio,
+    }
+
+
+def wall_s(cores: Sequence[int], *arguments: str) -> float:
+    """Wall-clock seconds of Python with these arguments, in an empty folder and on some cores.
+
+    Raises:
+        RuntimeError: If it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        bind = functools.partial(os.sched_setaffinity, 0, cores)
+        began_s = time.perf_counter()
+        done = subprocess.run([sys.executable, *arguments], cwd=folder, preexec_fn=bind, capture_output=True, text=True)
+        took_s = time.perf_counter() - began_s
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return took_s
 
 
 def round_on(device: str) -> dict[str, Any]:

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks import speed, speed_round
+from vla_rl.core.config import load_config
+from vla_rl.core.config_files import config_file
+from vla_rl.training.config import RunConfig
 from vla_rl.training.rounds import PracticeRun
 
 TINY = (
@@ -69,14 +72,27 @@ def test_a_round_on_another_device_is_timed_stage_by_stage(monkeypatch: pytest.M
     assert found["chunks_per_s"] > 0
 
 
-@pytest.mark.slow
-def test_a_round_is_timed_on_one_core_and_on_all() -> None:
-    imagination = ("learning.dynamics", "learning.value", "learning.branches")
-    changes = [each for each in TINY if not each.startswith(imagination)]
-    found = speed.on_all_cores(*changes, "learning.td.updates=4", "workers=0")
-    cores = len(os.sched_getaffinity(0))
-    assert found["round_cores"] == cores
-    assert min(found["one_core_s"], found["all_cores_s"]) > 1, "a round was played"
-    assert found["learner_ratio"] == pytest.approx(found["one_core_s"] / found["all_cores_s"] / cores)
+def test_a_program_is_timed_on_the_cores_that_it_was_given() -> None:
+    core = min(os.sched_getaffinity(0))
+    program = f"import os, time; assert os.sched_getaffinity(0) == {{{core}}}; time.sleep(0.2)"
+    assert 0.2 < speed.wall_s([core], "-c", program) < 60
+    with pytest.raises(RuntimeError, match="no such round"):
+        speed.wall_s([core], "-c", "raise SystemExit('no such round')")
+
+
+def test_what_a_second_core_adds_is_the_ratio_of_both_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = []
+
+    def wall_s(cores: list[int], *order: str) -> float:
+        orders.append((cores, load_config(RunConfig, config_file("alone"), [each for each in order if "=" in each])))
+        return 300.0 if len(orders) == 1 else 200.0
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(speed, "wall_s", wall_s)
+    found = speed.on_all_cores()
+    assert [cores for cores, _ in orders] == [[0], [0, 1]]
+    assert [config.torch_threads for _, config in orders] == [1, 2]
+    assert [config.budget.rounds for _, config in orders] == [1, 1]
+    assert found["learner_ratio"] == pytest.approx(0.75)
     shown = speed.table({**found, "commands": {}, "command": "speed --cores"})
-    assert f"A round of `alone` takes {found['one_core_s']:.0f} s on one core" in shown
+    assert "A round of `alone` takes 300 s on one core and 200 s on 2." in shown

@@ -2,7 +2,7 @@
 
 ``films`` compares predicted pictures of a practice run's newest episodes with real ones. ``broken`` damages the newest
 episodes of a run and asks the out-of-distribution check about them. Both take folders of ``vla-rl train --config
-imagined``. The rest is gathered from the results of `imagination` and `world-model`.
+imagined``. The rest is gathered from the results of `imagination`, `world-model` and `any_policy`.
 """
 
 import argparse

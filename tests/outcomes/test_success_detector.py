@@ -78,6 +78,7 @@ def test_length_and_tick_say_nothing(detector: SuccessDetector) -> None:
     images = {name: np.concatenate([image[:2]] * 20 + [image[2:]]) for name, image in episode.images.items()}
     stretched = replace(episode, images=images, **longer).validate()
     assert len(stretched) == 46
+    assert detector.judge(window_at(stretched)) == detector.judge(window_at(episode))
     told, usual = detector.judge(stretched), detector.judge(episode)
     assert (told.success, told.reason) == (usual.success, usual.reason)
     # The features are of batches of 46 and of 8 observations, which need not be equal to the last bit.

@@ -88,6 +88,7 @@ def random_episodes(rng, count, longest):
     return episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize(
     "options",

@@ -313,6 +313,7 @@ def test_a_server_acts_in_an_evaluation(server: str) -> None:
     assert vla.rollout(server, "mock", settings={"robot.duration_s": 0.5}) == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("realtime", [False, True])
 def test_a_class_of_ones_own_acts_on_a_robot(tmp_path: Path, realtime: bool) -> None:
     settings = {"robot.duration_s": 1, "execution.execute_ticks": 4}

@@ -84,6 +84,7 @@ def test_a_fault_reaches_a_robot_that_is_watched(policy: Path, monkeypatch: pyte
     assert finding.passed, finding
 
 
+@pytest.mark.slow
 def test_a_detector_that_cannot_see_is_refused_before_the_robot_moves(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

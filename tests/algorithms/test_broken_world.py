@@ -60,6 +60,7 @@ def moved(one: Episode) -> Episode:
     return replace(one, images=episode(int(one.episode_id[-3:]), one.policy_version, shift=4).images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "why"),
     [

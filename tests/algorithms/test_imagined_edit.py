@@ -127,6 +127,7 @@ def through_other_eyes(episode: Episode) -> Episode:
     return replace(episode, state=1 - episode.state[:, ::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "why", "distill_steps"),
     [(None, "", 0), (None, "", 2), (out_of_step, "out of step", 0), (through_other_eyes, "times as much", 2)],

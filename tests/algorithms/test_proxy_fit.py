@@ -62,6 +62,7 @@ def fit_of(algorithm: Any) -> ProxyFit:
     return found
 
 
+@pytest.mark.slow
 def test_it_imitates_until_it_is_good_enough_and_what_follows_imagines(make_cache: Any) -> None:
     algorithm = learner(make_cache(episodes(20)), 400)
     spent = []

@@ -15,6 +15,7 @@ def cells(made: list[float], told: list[float], task: str = TASKS[0]) -> list[di
     ]
 
 
+@pytest.mark.slow
 def test_tasks_that_differ_are_no_merit() -> None:
     """Each task in order by itself; then two tasks in the right order, whose policies are in the wrong one."""
     found = keys(cells([0.4, 0.5, 0.6], [0.6, 0.7, 0.8]) + cells([0.2, 0.3], [0.1, 0.2], TASKS[1]))

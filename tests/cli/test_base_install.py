@@ -53,6 +53,7 @@ def in_the_base_install(script: str, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_only_what_extras_bring_is_missing() -> None:
     extras = ["torch", "lerobot", "gymnasium", "mujoco", "PIL", "pyarrow", "ray", "rosbags", "onnx", "rerun", "pytest"]
     done = in_the_base_install(f"""

@@ -186,6 +186,7 @@ def test_demonstrations_that_failed_are_warned_of(
     assert "no labeled failures of a policy" in said
 
 
+@pytest.mark.slow
 def test_outcomes_that_come_later_are_learnt_from(tmp_path: Path, logs: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A critic without them is refused before its first step, so that the run can go on with them."""
     asked = [*chosen_logs(tmp_path, "unknown"), "--algorithm", "chunk_critic", "learning.distill_steps=2"]

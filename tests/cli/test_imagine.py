@@ -40,6 +40,7 @@ def test_only_near_successes_need_an_expert(tmp_path: Path) -> None:
     assert store.ids() == []
 
 
+@pytest.mark.slow
 def test_near_successes_teach_no_policy(run: Path) -> None:
     store = EpisodeStore(run / "episodes")
     for name in store.ids():

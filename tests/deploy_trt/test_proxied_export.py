@@ -105,6 +105,7 @@ def test_the_deployment_executes_what_torch_executes(base: str, draws: int, tmp_
     assert all(rung.passed is not False for rung in verify(tmp_path / "out", "ort-cpu"))
 
 
+@pytest.mark.slow
 def test_new_weights_are_put_in_place_and_bad_ones_are_not(exported: Path, tmp_path: Path) -> None:
     shutil.copytree(exported, tmp_path / "out")
     newer = save(tmp_path / "new", seed=1)
@@ -155,6 +156,7 @@ def executes_the_same(policy: Path, deployment: Path, spec: PolicySpec) -> None:
     assert np.abs(executed[1] - executed[0]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_base_policy_of_ours_goes_along(tmp_path: Path) -> None:
     make_model(3).save(tmp_path / "base")
     executes_the_same(improved(tmp_path / "policy", tmp_path / "base", draws=3), tmp_path / "out", SPEC)

@@ -38,6 +38,7 @@ def names_of(store: EpisodeStore) -> list[str]:
     return [name for name in store.ids() if store.read_header(name).origin is not Origin.DEMO]
 
 
+@pytest.mark.slow
 def test_few_answers_label_a_store(store: EpisodeStore, policy: Path) -> None:
     config = LabelConfig(answers=12, audit_share=0.2)
     labeling = Labeling(store, policy, config, answer=recorded_outcome(store))

@@ -72,6 +72,7 @@ def test_late_answers_are_used_from_the_next_round_on(tmp_path: Path) -> None:
     assert first == [False, False, False, None], "no detector labels what a person was not sure of"
 
 
+@pytest.mark.slow
 def test_practice_stops_where_the_scene_is_unlike_every_known_one(
     tmp_path: Path, policy: Path, fill: Callable[[EpisodeStore, int], None]
 ) -> None:

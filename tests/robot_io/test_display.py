@@ -6,6 +6,7 @@ import logging
 import os
 
 import numpy as np
+import pytest
 
 from robot_io.display import LiveDisplay, LoopStatistics, panel
 from robot_io.gate import Reason
@@ -92,6 +93,7 @@ def test_frames_overwrite_each_other_and_messages_stand_above() -> None:
     assert written.count("tick 0") == 1 or "\x1b[6A" in written, "a second frame goes over the first one's lines"
 
 
+@pytest.mark.slow
 def test_a_terminal_that_blocks_does_not_hold_the_loop() -> None:
     """Nobody reads the other end of a full pipe; steps go on, and leaving takes a second at most."""
     reader, writer = os.pipe()

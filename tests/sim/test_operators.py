@@ -74,6 +74,7 @@ def test_reaction_is_a_still_beginning(blind_env):
     assert not idle_steps(sent, env)[14]
 
 
+@pytest.mark.slow
 def test_idle_share_is_the_one_asked_for(blind_env):
     env = blind_env(TASK)
     env.max_episode_steps = 400
@@ -144,6 +145,7 @@ def test_one_part_at_a_time(blind_env):
     assert not (moved[:, :4].any(axis=1) & moved[:, 4:].any(axis=1)).any()
 
 
+@pytest.mark.slow
 def test_meta_world_is_driven_too():
     pytest.importorskip("metaworld")
     env = gymnasium.make("vla_rl_benchmarks.metaworld_tasks:vla_rl/MetaWorldButtonPress-v0").unwrapped

@@ -138,6 +138,7 @@ def test_interrupted_training_ends_in_the_same_weights(
     assert all(torch.equal(value, whole.state_dict()[name]) for name, value in again.state_dict().items())
 
 
+@pytest.mark.slow
 def test_the_clock_bounds_training(cache: FrameCache, tmp_path: Path) -> None:
     config = make_config()
     training = replace(config.training, autoencoder_steps=10**6, dynamics_steps=10**6, cpu_seconds=0.3)
@@ -168,6 +169,7 @@ def test_damaged_files_are_refused(cache: FrameCache, tmp_path: Path) -> None:
         file.write_bytes(whole)
 
 
+@pytest.mark.slow
 def test_imagined_states_follow_the_actions(tmp_path: Path) -> None:
     """The actions that were sent predict the state, others do not. Few steps of training must not spoil it."""
     cache = toy_cache(tmp_path, episodes=30)

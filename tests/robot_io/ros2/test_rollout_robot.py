@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.fakes.ros2_scripts import ros_or_skip, said_by
 
 SET_UP = """
@@ -37,6 +39,7 @@ print(json.dumps([set_up(**options) for options in json.loads(sys.argv[1])]))
 """
 
 
+@pytest.mark.slow
 def test_a_real_robot_asks_unless_a_service_prepares_the_scene_and_must_fit_the_policy() -> None:
     environment = ros_or_skip()
     options = [{}, {"reset_service": "/reset"}, {"simulated": True}, {"cameras": ["top"]}, {"joints": ["pan"]}]

@@ -19,7 +19,7 @@ from vla_rl.policies.base import draw_from_flat, example_row
 from vla_rl.policies.flow_vla import FlowVLAConfig
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
-from vla_rl.policies.proxy.base import BaseChunks
+from vla_rl.policies.proxy.base import BaseChunks, FrozenBase
 
 NET = FlowVLAConfig(**TINY | {"horizon": 16})
 
@@ -135,6 +135,38 @@ def test_a_wrong_chunk_of_a_base_is_not_kept(base: type[Wrong], error: str) -> N
     with pytest.raises(UserError, match=error):
         model.acting().infer(seen)
     assert not model.chunks._found
+
+
+class Ticking(Wrong):
+    """Plans by the tick, which no stored observation has."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        return ActionChunk(np.full((5, 2), observation.tick), observation.tick, 0, self.version)
+
+
+class Counting(Wrong):
+    """Plans by what it was asked before."""
+
+    asked = 0
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        self.asked += 1
+        return ActionChunk(np.full((5, 2), self.asked), observation.tick, 0, self.version)
+
+
+@pytest.mark.parametrize(("base", "warns"), [(Ticking, True), (Counting, True), (Wrong, False), (Remembering, False)])
+def test_a_base_that_plans_by_more_than_it_is_shown_is_named(
+    base: type[Wrong], warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Observation({"front": np.zeros((160, 200, 3), np.uint8)}, np.ones(2, np.float32), "push the block", 0)
+    FrozenBase(f"{__name__}:{base.__name__}").check(seen)
+    assert (f"{base.__name__} plans another chunk when asked again for one observation" in caplog.text) == warns
+
+
+def test_a_base_in_a_folder_is_asked_once(base: Path) -> None:
+    frozen = FrozenBase(str(base))
+    frozen.check(make_observation())
+    assert frozen.asked == 1
 
 
 class Three(Wrong):

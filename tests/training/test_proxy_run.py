@@ -206,6 +206,27 @@ def test_what_would_train_the_proxy_instead_is_refused(
     assert "algorithm=habc trains the policy itself" in capsys.readouterr().err
 
 
+class Diverged(Slow):
+    """Plans numbers that are not finite."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        return ActionChunk(np.full((self.horizon, self.spec.action_dim), np.nan), observation.tick, 0, 0)
+
+
+def test_a_base_that_plans_no_numbers_is_refused_before_anything_is_played(
+    start: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, episodes = f"{__name__}:Diverged", start / "episodes"
+    options = ["policy.kind=proxy", f"policy.base={base}", f"task.demonstrations={episodes}", *OFF_POLICY]
+    assert main(["train", *OPTIONS, *options, "--out", str(tmp_path / "run")]) == 2
+    assert f"policy.base={base} planned actions that are not finite numbers" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    env = vla.make_env("tests.fakes.lucky:make_lucky", image_size=32)
+    with pytest.raises(UserError, match="not finite numbers"):
+        vla.Practice(base, env, demonstrations=episodes, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_another_base_policy_under_the_same_name_is_refused(start: Path, tmp_path: Path) -> None:
     base = start / "policies" / "version_0000"

@@ -39,21 +39,24 @@ def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tupl
     """
     config = _with_absolute_paths(config)
     source = _check_start(start, config) if start else None
-    spec = check_config(config, has_demonstrations=source is not None)
+    spec = check_config(config, has_demonstrations=source is not None, asks_base=True)
     _warn_of_chunks(config)
     return RunFolder.create(path, config, source), config, spec
 
 
-def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicySpec:
+def check_config(config: RunConfig, has_demonstrations: bool = False, asks_base: bool = False) -> PolicySpec:
     """Build once whatever shows only then that a config is wrong: task, expert, supervisor, gate, strategy, policy.
 
-    Returns the policy's interface. Without an expert, the run must have its demonstrations already.
+    Returns the policy's interface. Without an expert, the run must have its demonstrations already. With ``asks_base``,
+    a base policy plans a chunk, see `vla_rl.policies.proxy.base.FrozenBase.check`.
 
     Raises:
         UserError: for what cannot be built.
     """
     from vla_rl.acting.demonstrations import check_demonstrations
     from vla_rl.policies.folders import policy_class
+    from vla_rl.policies.proxy import ProxyConfig
+    from vla_rl.policies.proxy.base import open_base
     from vla_rl.training.algorithms import find_algorithm
     from vla_rl.training.ranks import rank_and_count
     from vla_rl.training.simulator import SimulatorWorker
@@ -86,6 +89,8 @@ def check_config(config: RunConfig, has_demonstrations: bool = False) -> PolicyS
         config.execution.check_fit(policy.planned(config.policy, worker.spec), prefix_max, delay_ticks)
         on_meta_device = functools.partial(policy.on_meta_device, config.policy, worker.spec)
         find_algorithm(config.algorithm).check_fit(config.learning, on_meta_device)
+        if asks_base and isinstance(config.policy, ProxyConfig):
+            open_base(config.policy.base).check(worker.observe())
     finally:
         worker.close()
     return worker.spec

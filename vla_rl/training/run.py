@@ -109,7 +109,7 @@ class Practice:
                 self.config = known
                 self._spec = check_config(known, has_demonstrations=True)
             else:
-                self._spec = check_config(self.config, has_demonstrations=True)
+                self._spec = check_config(self.config, has_demonstrations=True, asks_base=True)
                 self.folder = RunFolder.create(path, self.config)
             with self.folder:
                 self._begin(start, store)

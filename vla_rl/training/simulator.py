@@ -90,6 +90,13 @@ class SimulatorWorker:
                 simulator.supervisor(self._config.takeover)
         make_planning_strategy(self._config.execution)
 
+    def observe(self) -> Observation:
+        """Begin an episode of the task with the largest state, and return its first observation."""
+        env_id = max(self.specs, key=lambda name: self.specs[name].state_dim)
+        robot = self._simulators[env_id][0].robot
+        robot.reset(0)
+        return robot.read()
+
     def run(self, jobs: Sequence[RolloutJob]) -> Iterator[RolloutJob]:
         """Run the episodes and save them, yielding each job as its own is saved.
 

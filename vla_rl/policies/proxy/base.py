@@ -90,14 +90,36 @@ class FrozenBase:
         """Copies of a proxy share the base."""
         return self
 
+    def check(self, observation: Observation) -> None:
+        """Ask for the chunk of an observation. Warn if a named policy plans another one when asked again, at another
+        tick.
+
+        Raises:
+            UserError: For a chunk of another shape, or actions that are not finite numbers.
+        """
+        several = (1,) if self.n_obs_steps == 1 else (1, self.n_obs_steps)
+        arrays: dict[str, np.ndarray] = {"": observation.state, **observation.images}
+        rows = {name: torch.from_numpy(np.tile(each, (*several, *[1] * each.ndim))) for name, each in arrays.items()}
+        inputs = rows, rows.pop(""), torch.empty(1, 0)
+        noise = torch.ones(1, 1, self.horizon, self.spec.action_dim)  # practice begins with a seed of its own
+        first = self.chunks(inputs, [observation.task], noise)
+        if self.model is None and not first.allclose(self.chunks(inputs, [observation.task], noise, self.horizon)):
+            logger.warning(
+                "policy.base=%s plans another chunk when asked again for one observation, at another tick. Practice "
+                "shows stored observations in any order, all as of tick 0. Unless it draws at random, let it plan from "
+                "images, state and sentence alone",
+                self.source,
+            )
+
     @torch.no_grad()
-    def chunks(self, inputs: "Inputs", sentences: Sequence[str], noise: Tensor) -> Tensor:
+    def chunks(self, inputs: "Inputs", sentences: Sequence[str], noise: Tensor, tick: int = 0) -> Tensor:
         """Ask for N chunks for each of B observations, [B, N, H, A].
 
         Args:
             inputs: Images and states. With ``n_obs_steps`` above 1 they have a second dimension, the oldest first.
             sentences: The task of each observation.
             noise: [B, N, H, A]. A policy without weights here gets a seed from it.
+            tick: Tick of the observations, for a policy without weights here.
         """
         images, state, _ = inputs
         started_s = time.perf_counter()
@@ -110,7 +132,7 @@ class FrozenBase:
             rows = []
             for row, sentence in enumerate(sentences):
                 own = {camera: image[row] for camera, image in pictures.items()}
-                observation = self._observation(own, states[row], sentence)
+                observation = self._observation(own, states[row], sentence, tick)
                 rows.append([self._named.chunk(observation, one) for one in noises[row]])
             found = torch.from_numpy(np.array(rows, np.float32)).to(noise.device)
         if not bool(found.isfinite().all()):
@@ -119,14 +141,14 @@ class FrozenBase:
         self.seconds += time.perf_counter() - started_s
         return found
 
-    def _observation(self, images: Mapping[str, np.ndarray], state: Float32Array, task: str) -> Observation:
+    def _observation(self, images: Mapping[str, np.ndarray], state: Float32Array, task: str, tick: int) -> Observation:
         if self.n_obs_steps == 1:
-            return Observation(images, state, task, 0)
+            return Observation(images, state, task, tick)
         every = [
-            Observation({camera: image[step] for camera, image in images.items()}, state[step], task, 0)
+            Observation({camera: image[step] for camera, image in images.items()}, state[step], task, tick)
             for step in range(self.n_obs_steps)
         ]
-        return Observation(every[-1].images, every[-1].state, task, 0, past=tuple(every[:-1]))
+        return Observation(every[-1].images, every[-1].state, task, tick, past=tuple(every[:-1]))
 
 
 class BaseChunks:

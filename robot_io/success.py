@@ -79,6 +79,7 @@ class Judge:
         reported: The environment itself reports the outcome.
         reward: Of the last step; None: it is no number.
         paid_before: Number of earlier steps with a positive reward.
+        doubt: What speaks against the failure of the episode that ended, in words behind its task; else empty.
     """
 
     def __init__(self, success: str) -> None:
@@ -89,7 +90,7 @@ class Judge:
     def restart(self) -> None:
         """Begin an episode."""
         self.success: bool | None = None
-        self.reported = False
+        self.reported, self.doubt, self._solved = False, "", False
         self.reward: float | None = None
         self._keys: set[str] = set()
         self.paid_before = self._paid_steps = 0
@@ -116,6 +117,24 @@ class Judge:
         if ended and found is None and self._rule is None:
             self.success = self._by_reward(reward, terminated)
             self.reported = self.success or (self._by_reward_alone and terminated)
+        self._solved |= self.success is True
+        if ended and not self.success:
+            self.doubt = self._doubt(info, terminated)
+
+    def _doubt(self, info: Mapping[str, Any], terminated: bool) -> str:
+        if self._solved:
+            return (
+                "has reported a success and gone on to a failure: the last step of an episode decides. Terminate the "
+                "episode at a success"
+            )
+        flags = [] if self.reported else _flags(info)
+        if self.reported or not (terminated or flags):  # an episode without time left may just have failed
+            return ""
+        place = f"=KEY, its info has {', '.join(flags)}" if flags else ""
+        return (
+            "has ended an episode and reported neither success nor failure: such episodes count as failed. Report it "
+            f"in the info, or name its place: task.declare.success{place} (vla-rl task check)"
+        )
 
     def _declared(self, rule: SuccessRule, values: Mapping[str, Any], ended: bool) -> bool | None:
         try:
@@ -193,6 +212,17 @@ def as_flag(value: Any, name: str, remedy: str) -> bool:
         found = repr(value) if number is None else f"{number:g}"
         raise UserError(f"{name} is {found}; expected true, false, 0 or 1. {remedy}")
     return bool(number)
+
+
+def _flags(info: Mapping[str, Any], path: str = "") -> list[str]:
+    """Return the paths of what is true or false in an info, but for flags of a time limit."""
+    found = []
+    for key, value in info.items():
+        if isinstance(value, Mapping):
+            found += _flags(value, f"{path}{key}.")
+        elif isinstance(value, bool | np.bool_) and "trunc" not in str(key):
+            found.append(f"{path}{key}")
+    return found
 
 
 def _remedy(path: str, value: Any) -> str:

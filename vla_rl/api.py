@@ -85,7 +85,9 @@ def collect_demonstrations(
                 store.add(episode)
                 break
         if name not in store:
-            raise UserError(f"the expert of {env.task.env} failed {_ATTEMPTS} times in a row; make the task easier")
+            doubt = simulator.robot.judge.doubt
+            remedy = f". The task {doubt}" if doubt else "; make the task easier"
+            raise UserError(f"the expert of {env.task.env} failed {_ATTEMPTS} times in a row{remedy}")
         if (found := store.read_header(name).env_id) != env.task.env:
             raise UserError(f"{store.path} holds {name} of {found}, not of {env.task.env}; name another folder (out=)")
     return store

@@ -13,6 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Dict
 from PIL import Image
 
+import vla_rl as vla
 from robot_io.env_interface import EnvDeclaration
 from vla_rl.acting import task_play, task_rules
 from vla_rl.acting.task import ASSUMED_EPISODE_STEPS, episode_limit, make_env, open_robot
@@ -74,6 +75,28 @@ class Mute(Still):
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         return self._observe(), 0.0, True, False, {}
+
+
+class Named(Still):
+    """Is cut, with its success under a name of its own, at the last step or at one before."""
+
+    infos: tuple[dict[str, Any], ...] = ({"metrics": {"solved": True}, "TimeLimit.truncated": True},)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        self.left = list(self.infos)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        info = self.left.pop(0)
+        return self._observe(), 0.0, False, not self.left, info
+
+
+class Passing(Named):
+    infos = ({"success": True}, {"success": False})
+
+
+class Failing(Named):
+    infos = ({"success": False}, {"success": False})
 
 
 class Resting:
@@ -332,7 +355,14 @@ def test_a_limit_that_an_environment_only_states_is_kept() -> None:
 def test_an_environment_that_never_says_how_it_went_is_told_of_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name, warnings in (("Mute", 1), ("Endless", 0)):
+    expected = {
+        "Mute": r"neither success nor failure.*success \(",
+        "Endless": "",
+        "Named": r"neither success nor failure.*task\.declare\.success=KEY, its info has metrics\.solved \(",
+        "Passing": "reported a success and gone on to a failure",
+        "Failing": "",
+    }
+    for name, warning in expected.items():
         caplog.clear()
         config = RunConfig(task=task(f"{HERE}:{name}"), workers=0)
         worker = SimulatorWorker(config)
@@ -340,7 +370,17 @@ def test_an_environment_that_never_says_how_it_went_is_told_of_once(
         jobs = evaluation_jobs(config, tmp_path, tmp_path / name, 3)
         assert len(list(worker.run(jobs))) == 3
         worker.close()
-        assert sum("neither success nor failure" in record.message for record in caplog.records) == warnings
+        said = [record.message for record in caplog.records if f":{name} has " in record.message]
+        assert len(said) == bool(warning)
+        assert not warning or re.search(warning, said[0])
+
+
+def test_an_expert_whose_success_is_not_counted_hears_where_it_may_be() -> None:
+    env = vla.make_env(f"{HERE}:Named", image_size=16)
+    with pytest.raises(UserError, match=r"failed 20 times in a row\. The task has .*its info has metrics\.solved"):
+        vla.collect_demonstrations(env, 1, expert=lambda _: np.zeros(2, np.float32))
+    counted = vla.make_env(f"{HERE}:Named", image_size=16, declare={"success": "metrics.solved"})
+    assert len(vla.collect_demonstrations(counted, 1, expert=lambda _: np.zeros(2, np.float32))) == 1
 
 
 class Elsewhere(Still):

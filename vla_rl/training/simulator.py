@@ -23,7 +23,7 @@ from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.policy_spec import PolicySpec, names_difference, shared_spec, spec_difference
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
-from vla_rl.core.types import OPERATOR, Episode, Observation, Origin
+from vla_rl.core.types import OPERATOR, Observation, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.plan import ActionSource
@@ -73,7 +73,7 @@ class SimulatorWorker:
         self._second_task = None if run is None else SecondTask.of(run, robots)
         if policy is not None:
             self._check_object(policy)
-        self._mute: set[str] = set()
+        self._doubted: set[str] = set()
         self._heads: dict[tuple[Path, Stamp], ResidualCorrector] = {}  # of the newest policy
         self._policies: dict[bool, tuple[Path, Stamp, Policy]] = {}  # the newest of full and of low precision
 
@@ -162,7 +162,7 @@ class SimulatorWorker:
             _, episode = simulator.attempts.run(source, job.episode_id, seed, version, origin=origin)
             if world is not None:
                 world.note(job.task, job.episode_id, episode.success)
-            self._tell_if_mute(simulator, episode)
+            self._tell_doubt(simulator)
             if operator is not None:
                 column = np.ones(len(episode), np.uint8)
                 episode = replace(episode, extras={**episode.extras, OPERATOR + operator: column})
@@ -180,15 +180,11 @@ class SimulatorWorker:
         people = self._config.task.operators
         return people[job.seeds[0] % len(people)] if people else None
 
-    def _tell_if_mute(self, simulator: SimulatorSetup, episode: Episode) -> None:
-        """Say once of an environment that it ends its episodes without an outcome."""
-        if episode.terminated and not simulator.robot.judged and simulator.env_id not in self._mute:
-            self._mute.add(simulator.env_id)
-            logger.warning(
-                "%s has ended an episode and reported neither success nor failure: such episodes count as failed. "
-                "Report it in the info, or name its place: task.declare.success (vla-rl task check)",
-                simulator.env_id,
-            )
+    def _tell_doubt(self, simulator: SimulatorSetup) -> None:
+        """Say once of an environment why a failed episode may be none."""
+        if (doubt := simulator.robot.judge.doubt) and simulator.env_id not in self._doubted:
+            self._doubted.add(simulator.env_id)
+            logger.warning("%s %s", simulator.env_id, doubt)
 
     def close(self) -> None:
         """Close the environments."""

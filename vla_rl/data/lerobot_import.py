@@ -178,6 +178,8 @@ class _Reader:
         if others:
             named = ", ".join(f"{key} ({dtype})" for key, dtype in others.items())
             logger.warning("%s: columns that are left out: %s", self._files.folder, named)
+        if self._outcomes.unread:
+            logger.warning("%s: outcomes of episodes come from %s", self._files.folder, self._outcomes.source)
         seen = {*self._mapping.state, *self._mapping.cameras.values()}
         unseen = [key for key in self._used - seen if key.startswith("observation.")]
         if unseen and LABELS not in self._files.features:

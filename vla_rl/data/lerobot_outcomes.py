@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.data.lerobot_features import DONE, REWARD, SUCCESS
-from vla_rl.data.lerobot_files import LeRobotFiles
+from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
 
 _RULE = re.compile(r"(?P<column>[^<>=]+?)\s*(?:>=\s*(?P<least>[-+.\deE]+))?")
 _OPTION = "mapping.lerobot.success"
+_LIKELY = re.compile(r"succe|solved", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Outcomes:
         least: An episode with a row of at least this value succeeded, any other one failed.
         ended: Column that says whether an episode ended; one without success that did not end has no outcome.
         constant: Outcome of all episodes without a column of outcomes.
+        unread: Column whose name says that it holds outcomes, where none is read; else empty.
     """
 
     source: str
@@ -36,6 +38,7 @@ class Outcomes:
     least: float = 1.0
     ended: str = ""
     constant: bool | None = None
+    unread: str = ""
 
     def of(self, numbers: Callable[[str], NDArray[Any]]) -> bool | None:
         """Return the outcome of an episode; None if it is unknown. ``numbers`` gives a column of it, [T]."""
@@ -63,7 +66,10 @@ def find_outcomes(files: LeRobotFiles, rule: bool | str | None) -> Outcomes:
     if rule is not None:
         return Outcomes(f"{_OPTION}={str(rule).lower()}", constant=rule)
     if REWARD not in files.features:
-        return Outcomes(f"no column: there is neither {SUCCESS} nor {REWARD}")
+        kinds = {key: feature["dtype"] for key, feature in files.features.items()}
+        unread = next((key for key in kinds if _LIKELY.search(key) and kinds[key] not in NOT_NUMERIC), "")
+        hint = f"; {unread} may hold them: {_OPTION}={unread}" if unread else ""
+        return Outcomes(f"no column: there is neither {SUCCESS} nor {REWARD}{hint}", unread=unread)
     values = files.whole(REWARD)
     remedy = f"if it holds them, set {_OPTION}='{REWARD}>={values.max() if values.any() else 1:g}'"
     if (other := _no_outcome(values)) is not None:

@@ -1,0 +1,28 @@
+"""Facts of a LeRobotDataset that an import could lose without a word. The files are written here, without lerobot."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.data_traps.lerobot_files import arm, imported
+from vla_rl.data.lerobot_import import LeRobotMapping, survey_lerobot
+
+JUDGED = "is_episode_successful"  # as DROID has it
+
+
+def test_a_column_that_looks_like_an_outcome_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = arm()
+    data = replace(data, columns={**data.columns, JUDGED: (None, np.repeat([True, False], data.lengths))})
+    episodes = imported(tmp_path, data)
+    assert [episode.success for episode in episodes] == [None, None]
+    (warning,) = (record.message for record in caplog.records if JUDGED in record.message)
+    assert f"{JUDGED} may hold them: mapping.lerobot.success={JUDGED}" in warning
+    assert survey_lerobot(tmp_path / "data").outcomes.startswith(f"no column: {warning.partition('no column: ')[2]}")
+    caplog.clear()
+    episodes = imported(tmp_path, data, LeRobotMapping(success=JUDGED), name="named")
+    assert [episode.success for episode in episodes] == [True, False]
+    assert not caplog.text
+    imported(tmp_path, arm(), name="unjudged")
+    assert not caplog.text

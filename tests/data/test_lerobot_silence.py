@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.data_traps.lerobot_files import arm, imported
+from benchmarks.data_traps.lerobot_files import FRONT, Video, arm, imported
+from vla_rl.core.errors import UserError
 from vla_rl.data.lerobot_import import LeRobotMapping, survey_lerobot
 
+DEPTH = "observation.images.depth"
 JUDGED = "is_episode_successful"  # as DROID has it
 
 
@@ -26,3 +28,13 @@ def test_a_column_that_looks_like_an_outcome_is_named(tmp_path: Path, caplog: py
     assert not caplog.text
     imported(tmp_path, arm(), name="unjudged")
     assert not caplog.text
+
+
+@pytest.mark.parametrize("place", ["info", "video_info"])
+@pytest.mark.parametrize("flag", ["is_depth_map", "video.is_depth_map"])
+def test_a_depth_map_in_three_channels_is_no_camera(place: str, flag: str, tmp_path: Path) -> None:
+    data = arm(cameras={FRONT: Video(), DEPTH: Video()}, features={DEPTH: {place: {flag: True}}})
+    with pytest.raises(UserError, match=f"{DEPTH} .* is not an RGB camera; name the cameras"):
+        imported(tmp_path, data)
+    (first, *_) = imported(tmp_path, data, LeRobotMapping(cameras={"front": FRONT}), name="named")
+    assert list(first.images) == ["front"]

@@ -131,7 +131,9 @@ def placeholders(name: str, size: int) -> list[str]:
 def picture_size(feature: Feature) -> tuple[int, int] | None:
     """Return height and width of a camera's pictures, channels first or last; None for what is no RGB camera."""
     shape, names = list(feature["shape"]), feature.get("names")
-    if len(shape) != 3 or 3 not in (shape[0], shape[2]) or (feature.get("info") or {}).get("is_depth_map"):
+    info = {**(feature.get("video_info") or {}), **(feature.get("info") or {})}  # older datasets: video_info, video.*
+    is_depth_map = info.get("is_depth_map") or info.get("video.is_depth_map")
+    if len(shape) != 3 or 3 not in (shape[0], shape[2]) or is_depth_map:
         return None
     height, width = (0, 1) if shape[2] == 3 else (1, 2)
     if isinstance(names, list) and {"height", "width"} <= {*names}:

@@ -4,10 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 
-from benchmarks.data_traps.lerobot_files import FRONT, Video, arm, imported
-from vla_rl.core.errors import UserError
+from benchmarks.data_traps.lerobot_files import FRONT, Video, arm, imported, write
+from vla_rl.core.errors import StoreError, UserError
 from vla_rl.data.lerobot_import import LeRobotMapping, survey_lerobot
 
 DEPTH = "observation.images.depth"
@@ -38,3 +40,16 @@ def test_a_depth_map_in_three_channels_is_no_camera(place: str, flag: str, tmp_p
         imported(tmp_path, data)
     (first, *_) = imported(tmp_path, data, LeRobotMapping(cameras={"front": FRONT}), name="named")
     assert list(first.images) == ["front"]
+
+
+def test_sentences_of_rows_and_episodes_that_differ_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", arm())
+    tasks = pyarrow.table({"task_index": [0], "task": ["take it out"]})
+    parquet.write_table(tasks, folder / "meta/tasks.parquet")
+    with pytest.raises(StoreError, match=r"episode 0 has the tasks \['put it in'\].* rows are of 'take it out'"):
+        survey_lerobot(folder)
+
+
+def test_an_empty_episode_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"has 0 of 0 steps of episode 1\. .*leave_out=\[1\]"):
+        survey_lerobot(write(tmp_path / "data", arm(lengths=(6, 0, 5))))

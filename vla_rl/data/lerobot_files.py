@@ -5,6 +5,7 @@ faster for video. pyarrow, PIL and PyAV are imported where they are used.
 """
 
 import contextlib
+import functools
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -60,17 +61,28 @@ class LeRobotFiles:
                 raise ValueError(f"{len(self.episodes)} of {info['total_episodes']} episodes; was it finalized?")
 
     def task(self, index: int, table: Mapping[str, Any]) -> str:
-        """Return the episode's task sentence; of several, which stand in no order of time, that of most of its rows."""
+        """Return the task sentence of most of an episode's rows.
+
+        Raises:
+            StoreError: If the table of episodes does not name it.
+        """
         named = [str(task) for task in self.episodes[index]["tasks"]]
-        if len(named) == 1:
-            return named[0]
+        with self.reading():
+            found = self._sentences[int(np.bincount(self.numbers(table["task_index"])).argmax())]
+        if found not in named:
+            raise StoreError(
+                f"{self.folder}: episode {index} has the tasks {named} in meta/episodes, and most of its rows are of "
+                f"{found!r} in meta/tasks.parquet; correct the wrong one"
+            )
+        return found
+
+    @functools.cached_property
+    def _sentences(self) -> dict[int, str]:
         import pyarrow.parquet as parquet
 
-        with self.reading():
-            every = parquet.read_table(self.folder / "meta/tasks.parquet").to_pydict()
-            sentences = next(column for name, column in every.items() if name != "task_index")
-            most = int(np.bincount(self.numbers(table["task_index"])).argmax())
-            return str(sentences[every["task_index"].index(most)])
+        every = parquet.read_table(self.folder / "meta/tasks.parquet").to_pydict()
+        sentences = next(column for name, column in every.items() if name != "task_index")
+        return dict(zip(every["task_index"], map(str, sentences), strict=True))
 
     def cameras(self) -> list[str]:
         """Return the columns that hold pictures."""
@@ -87,7 +99,7 @@ class LeRobotFiles:
                 self._held = file, parquet.read_table(self._inside(file), columns=names)
             held = self._held[1]
             table = held.take(np.flatnonzero(held["episode_index"].to_numpy() == row["episode_index"]))
-            if len(table) != row["length"]:
+            if len(table) != row["length"] or not len(table):
                 raise ValueError(f"{file} has {len(table)} of {row['length']} steps of episode {index}")
             return {key: table[key] for key in table.column_names}
 

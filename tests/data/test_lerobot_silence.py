@@ -46,7 +46,7 @@ def test_sentences_of_rows_and_episodes_that_differ_are_refused(tmp_path: Path) 
     folder = write(tmp_path / "data", arm())
     tasks = pyarrow.table({"task_index": [0], "task": ["take it out"]})
     parquet.write_table(tasks, folder / "meta/tasks.parquet")
-    with pytest.raises(StoreError, match=r"episode 0 has the tasks \['put it in'\].* rows are of 'take it out'"):
+    with pytest.raises(StoreError, match=r"episode 0 has the tasks \['put it in'\].* its rows 'take it out'"):
         survey_lerobot(folder)
 
 

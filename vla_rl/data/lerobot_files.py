@@ -71,8 +71,8 @@ class LeRobotFiles:
             found = self._sentences[int(np.bincount(self.numbers(table["task_index"])).argmax())]
         if found not in named:
             raise StoreError(
-                f"{self.folder}: episode {index} has the tasks {named} in meta/episodes, and most of its rows are of "
-                f"{found!r} in meta/tasks.parquet; correct the wrong one"
+                f"{self.folder}: episode {index} has the tasks {named} in meta/episodes, its rows {found!r} in "
+                "meta/tasks.parquet; correct the wrong one"
             )
         return found
 

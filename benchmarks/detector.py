@@ -183,7 +183,8 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         (noisy[seed, "none"], noisy[seed, "10"]) for seed, noise in noisy if noise == "10" and (seed, "none") in noisy
     ]
     if both:
-        figures["noise_10_cost_points"] = float(np.mean([100 * (none[1] - some[1]) for none, some in both]))
+        for passed, name in ((1, "noise_10_cost_points"), (2, "noise_10_cost_300_points")):
+            figures[name] = float(np.mean([100 * (none[passed] - some[passed]) for none, some in both]))
     rivals = _rows(cells, ANSWERS[-1], "lerobot")
     for name in ("false_success", "false_failure") if rivals else ():
         figures[f"lerobot_{name}_percent_{ANSWERS[-1]}"] = 100 * float(np.mean([row[name] for row in rivals]))

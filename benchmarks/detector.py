@@ -183,8 +183,10 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         (noisy[seed, "none"], noisy[seed, "10"]) for seed, noise in noisy if noise == "10" and (seed, "none") in noisy
     ]
     if both:
+        every = [np.subtract(none, some) for none, some in both]  # before practice, then after each round
         for passed, name in ((1, "noise_10_cost_points"), (2, "noise_10_cost_300_points")):
-            figures[name] = float(np.mean([100 * (none[passed] - some[passed]) for none, some in both]))
+            if all(len(cost) > passed for cost in every):
+                figures[name] = 100 * float(np.mean([cost[passed] for cost in every]))
     rivals = _rows(cells, ANSWERS[-1], "lerobot")
     for name in ("false_success", "false_failure") if rivals else ():
         figures[f"lerobot_{name}_percent_{ANSWERS[-1]}"] = 100 * float(np.mean([row[name] for row in rivals]))

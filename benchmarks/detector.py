@@ -183,7 +183,7 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         (noisy[seed, "none"], noisy[seed, "10"]) for seed, noise in noisy if noise == "10" and (seed, "none") in noisy
     ]
     if both:
-        every = [np.subtract(none, some) for none, some in both]  # before practice, then after each round
+        every = [[a - b for a, b in zip(*pair, strict=False)] for pair in both]  # by round, from 0
         for passed, name in ((1, "noise_10_cost_points"), (2, "noise_10_cost_300_points")):
             if all(len(cost) > passed for cost in every):
                 figures[name] = 100 * float(np.mean([cost[passed] for cost in every]))

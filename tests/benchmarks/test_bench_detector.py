@@ -138,6 +138,18 @@ def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert "| seed 0, 10 % of failures called success |" in detector.table({**result, "command": ""})
 
 
+def test_wrong_answers_cost_what_they_take_from_true_ones_on_average() -> None:
+    def cell(seed: int, noise: str, *success: float) -> dict[str, Any]:
+        return {"part": "noise", "seed": seed, "noise": noise, "success": list(success)}
+
+    runs = [cell(0, "none", 0.4, 0.8, 0.9), cell(0, "10", 0.4, 0.7, 0.8), cell(1, "none", 0.5, 0.6, 0.7)]
+    figures = detector._figures([*runs, cell(1, "10", 0.5, 0.62, 0.6)])
+    assert figures["noise_10_cost_points"] == pytest.approx(4)
+    assert figures["noise_10_cost_300_points"] == pytest.approx(10)
+    assert "noise_10_cost_300_points" not in detector._figures([*runs, cell(1, "10", 0.5, 0.62)]), "a round is missing"
+    assert detector._figures(runs[:1]) == {}, "there is nothing to compare with"
+
+
 def test_resets_by_hand_and_what_freed_the_world_are_counted() -> None:
     forward, backward = detector_unattended.FORWARD, detector_unattended.BACKWARD
     played = [(forward, True), (backward, False), (backward, False), (forward, False), (backward, True)]

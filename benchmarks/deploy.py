@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks import deploy_choice
 from benchmarks.cells import Cells, origin
 from benchmarks.runs import evaluations, run_verb
 from benchmarks.timing import BLOCK_CHUNKS, block_ms, perturb
+
+if TYPE_CHECKING:
+    from deploy_trt.export.graph import GraphSpec
 
 PRECISIONS = ("fp32", "fp16", "int8-dynamic", "int8-static")
 LEROBOT = ("act", "diffusion", "smolvla", "pi0")
@@ -240,24 +243,38 @@ def _lerobot(kind: str, _: argparse.Namespace) -> dict[str, Any]:
         return {"policy": f"{kind} (tiny)", "precision": "fp32", **_difference(folder / "out"), "graphs": graphs}
 
 
-def _world_model(_: argparse.Namespace) -> dict[str, Any]:
-    """The step of a world model's dynamics, one graph, for as many frames as its window holds."""
+def world_model_step() -> "GraphSpec":
+    """The step of a world model's dynamics as one graph: features [1, F] and a chunk -> later ones, chance of success.
+
+    It goes on in the mean of all members. One feature never varies.
+    """
     import torch
 
-    from benchmarks.world_model_graph import dynamics_step
+    from deploy_trt.export.graph import GraphSpec
+    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
+
+    torch.manual_seed(0)
+    count, ticks = 64, 6
+    features, actions, later = torch.randn(count, 32), torch.randn(count, ticks, 8), torch.randn(count, 32)
+    features[:, 3] = later[:, 3] = 1.0
+    yes, length = torch.ones(count, dtype=torch.bool), torch.arange(count) % ticks + 1
+    data = Transitions(features, actions, length, later, yes, ~yes, yes)
+    dynamics = FeatureDynamics.of(data, FeatureDynamicsConfig()).eval()
+    perturb(dynamics, 0)
+    inputs = {"features": features[:1], "actions": actions[:1]}
+    return GraphSpec("dynamics", dynamics, inputs, ["later", "success"])
+
+
+def _world_model(_: argparse.Namespace) -> dict[str, Any]:
+    import torch
+
     from deploy_trt.build import RTX_REQUEST, rtx_without_gpu, run_worker
     from deploy_trt.export.graph import split_weights
     from deploy_trt.runtime.folder import materialised
     from deploy_trt.runtime.ladder import difference
     from deploy_trt.runtime.ort import OrtBackend
-    from world_model.config import WorldModelConfig, WorldSpec
-    from world_model.model import VideoModel
 
-    torch.manual_seed(0)
-    spec = WorldSpec("toy", "push", ("front", "top"), (64, 64), 8, 8, 20.0, 100, (-1.0,) * 8, (1.0,) * 8)
-    model = VideoModel(WorldModelConfig(), spec)
-    perturb(model, 0)
-    step = dynamics_step(model, model.config.dynamics.window)
+    step = world_model_step()
     with torch.no_grad():
         expected = dict(zip(step.outputs, step.module(*step.inputs.values()), strict=True))
     serialized, weights = split_weights([step.export()])

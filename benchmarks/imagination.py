@@ -9,7 +9,6 @@ branches. `benchmarks.ladder` and `benchmarks.branch_values` show which part lim
 
 import argparse
 import itertools
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +114,6 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         **branch_values.keys(values.read()),
         **predicted_starts.keys(forecasts.read()),
         **policy_ranking.keys(ranked.read()),
-        **_of_video_model(options.out / "world-model.json"),
         "measured": origin([cell for own in twins.values() for both in own for cell in both]),
     }
 
@@ -144,18 +142,6 @@ def _gain(name: str, of_p: str, gains: list[float]) -> dict[str, float]:
     """The mean in points, and, of several pairs, its p-value."""
     mean = {name: 100 * float(np.mean(gains))}
     return {**mean, of_p: paired_p(np.array(gains))} if len(gains) > 1 else mean
-
-
-def _of_video_model(file: Path) -> dict[str, float]:
-    """What `world-model` has measured of the model for long horizons; nothing if it never ran."""
-    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    names = {
-        "counterfactual_agreement": "counterfactual_agreement",
-        "outcome_auc": "reward_auc",
-        "video_frames_per_s_b1": "frames_per_s_b1",
-        "latency_step_1000_over_10": "late_latency_ratio",
-    }
-    return {key: found[name] for key, name in names.items() if name in found}
 
 
 def find_twins(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -224,7 +210,8 @@ def _speed(folder: Path) -> dict[str, float]:
     from vla_rl.policies.base import draw_from_flat, example_row
     from vla_rl.policies.folders import load_model
     from vla_rl.policies.residual import Residual
-    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, FeatureWorld, Transitions
+    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
+    from world_model.feature_world import FeatureWorld
     from world_model.protocol import Observations, OneStep
 
     torch.set_num_threads(1)
@@ -234,8 +221,9 @@ def _speed(folder: Path) -> dict[str, float]:
     features = example_row(model) + 0.1 * torch.randn(count, len(example_row(model)), generator=generator)
     actions = torch.randn(count, ticks, model.spec.action_dim, generator=generator)
     lasted = torch.ones(count, dtype=torch.bool)
-    dynamics = FeatureDynamics(
-        Transitions(features, actions, features.flip(0), lasted, ~lasted, lasted), FeatureDynamicsConfig()
+    whole = torch.full((count,), ticks)
+    dynamics = FeatureDynamics.of(
+        Transitions(features, actions, whole, features.flip(0), lasted, ~lasted, lasted), FeatureDynamicsConfig()
     )
     tick = torch.zeros(count)
     value = OutcomeValue(torch.cat([features, tick[:, None]], 1), 5)

@@ -31,7 +31,8 @@ from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import example_row, flat_features
 from vla_rl.training.config import TaskConfig
-from world_model.feature_dynamics import FeatureState, FeatureWorld, Transitions
+from world_model.feature_dynamics import Transitions
+from world_model.feature_world import FeatureState, FeatureWorld
 from world_model.protocol import Observations, Prediction, WorldModel
 
 _WHOLE = ["learning.branches.chunks=20", "learning.branches.branches=77"]  # as many chunks as 512 branches of three

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from benchmarks.world_probe import StateProbe, position_error, read_positions
 from vla_rl.core.errors import UserError
+from vla_rl.core.normalization import VectorStatistics
 from vla_rl.core.types import Float32Array
 from vla_rl.critics.calibration import auc
 from vla_rl.data.cache import FrameCache
-from world_model.heads import SUCCESS_THRESHOLD
-from world_model.model import VideoModel
-from world_model.protocol import Observations
+from world_model.imagined_env import SUCCESS_THRESHOLD
+from world_model.protocol import Observations, WorldModel
 
 _BATCH = 64
 _FLOOR_FRAMES = 512
@@ -43,16 +43,19 @@ class HorizonConfig:
 
 
 @torch.no_grad()
-def probe_floor(model: VideoModel, cache: FrameCache, probe: StateProbe, positions: Float32Array) -> dict[str, float]:
-    """Errors of the probe on held-out real frames and on their reconstructions, meters, per point and together."""
+def probe_floor(
+    world: WorldModel[Any], cache: FrameCache, probe: StateProbe, positions: Float32Array
+) -> dict[str, float]:
+    """Errors of the probe on held-out real frames and on their reconstructions, meters, mean over points."""
     real = np.concatenate([np.arange(e.start, e.start + e.length) for e in cache.episodes])
     drawn = np.random.default_rng(0).permutation(len(real))[:_FLOOR_FRAMES]
-    images, coder = Observations(cache, real[drawn]).pictures(model.spec.cameras), model.autoencoder
-    rebuilt = torch.cat([coder.decode(coder.encode(part)) for part in images.split(_BATCH)])
+    moments = Observations(cache, real[drawn])
+    rows = torch.arange(len(drawn)).split(_BATCH)
+    rebuilt = torch.cat([world.decode(world.encode(moments.at(part))).cpu() for part in rows])
     points = range(positions.shape[1])
     true = positions[drawn]
     return {
-        "real_m": float(position_error(read_positions(probe, images), true, points).mean()),
+        "real_m": float(position_error(read_positions(probe, moments.pictures(probe.cameras)), true, points).mean()),
         "reconstruction_m": float(position_error(read_positions(probe, rebuilt), true, points).mean()),
     }
 
@@ -78,7 +81,7 @@ def choose_windows(cache: FrameCache, positions: Float32Array, config: HorizonCo
 
 
 def horizon_curves(
-    model: VideoModel,
+    world: WorldModel[Any],
     cache: FrameCache,
     probe: StateProbe,
     positions: Float32Array,
@@ -88,7 +91,7 @@ def horizon_curves(
     """Errors of imagined futures by horizon, meters.
 
     Args:
-        model: in eval mode.
+        world: predicts tick by tick; its states have the ``proprioception``.
         cache: held-out real episodes.
         probe: trained on other episodes.
         positions: true ones of the frames of ``cache``, float32 [N, K, 3].
@@ -97,22 +100,23 @@ def horizon_curves(
 
     Returns:
         ``horizons``, ``windows``, and lists for each name in ``points``: ``true`` (open loop, the actions sent),
-        ``shuffled`` (those of another window) and ``persistence`` (the last real frame). Also ``teacher_forced`` (one
-        step ahead, every step from reality) and ``ratio`` (true / shuffled). ``state`` is the error of the imagined
-        proprioception, root mean square over dimensions, in their standard deviations.
+        ``shuffled`` (those of another window) and ``persistence`` (the last real frame, as the world draws it). Also
+        ``teacher_forced`` (one step ahead, every step from reality) and ``ratio`` (true / shuffled). ``state`` is the
+        error of the imagined proprioception, root mean square over dimensions that move, in their standard deviations
+        (at least the floor of `VectorStatistics`).
     """
     config = config or HorizonConfig()
     frames, horizons = choose_windows(cache, positions, config), np.array(config.horizons)
     actions = cache.action_sent[frames[:, None] + np.arange(config.horizons[-1])]
     later = frames[:, None] + horizons
     read = {}
-    read["true"], state = _read(model, probe, Observations(cache, frames), actions, config.horizons)
+    read["true"], state = _read(world, probe, Observations(cache, frames), actions, config.horizons)
     shuffled = actions[_derangement(len(frames))]
-    read["shuffled"], _ = _read(model, probe, Observations(cache, frames), shuffled, config.horizons)
-    still, _ = _read(model, probe, Observations(cache, frames), actions, (0,))
+    read["shuffled"], _ = _read(world, probe, Observations(cache, frames), shuffled, config.horizons)
+    still, _ = _read(world, probe, Observations(cache, frames), actions, (0,))
     read["persistence"] = np.repeat(still, len(horizons), 1)
     before = (later - 1).flatten()
-    forced, _ = _read(model, probe, Observations(cache, before), cache.action_sent[before][:, None], (1,))
+    forced, _ = _read(world, probe, Observations(cache, before), cache.action_sent[before][:, None], (1,))
     read["teacher_forced"] = forced.reshape(*later.shape, -1, 3)
     true = positions[later]
     result: dict[str, Any] = {"horizons": list(config.horizons), "windows": len(frames)}
@@ -120,7 +124,9 @@ def horizon_curves(
         curves = {kind: position_error(found, true, chosen).mean(0).tolist() for kind, found in read.items()}
         curves["ratio"] = [own / wrong for own, wrong in zip(curves["true"], curves["shuffled"], strict=True)]
         result[name] = curves
-    wrong = (state - cache.state[later]) / model.dynamics.state_std.cpu().numpy()
+    statistics = VectorStatistics.from_array(cache.state, "state")
+    moves = ~statistics.constant
+    wrong = (state - cache.state[later])[..., moves] / statistics.scale[moves]
     result["state"] = np.sqrt(np.square(wrong).mean((0, 2))).tolist()
     return result
 
@@ -149,7 +155,7 @@ def judge_successes(score: NDArray[np.float64], truth: NDArray[np.bool_]) -> dic
 
 
 def _read(
-    model: VideoModel,
+    world: WorldModel[Any],
     probe: StateProbe,
     observations: Observations,
     actions: NDArray[np.float32],
@@ -158,13 +164,13 @@ def _read(
     """Return positions [B, H, K, 3] that the probe reads from imagined pictures, and proprioception, per horizon."""
     seen, state = [], []
     for rows in torch.arange(len(actions)).split(_BATCH):
-        now, read, sensed = model.encode(observations.at(rows)), list[Float32Array](), list[Float32Array]()
+        now, read, sensed = world.encode(observations.at(rows)), list[Float32Array](), list[Float32Array]()
         for step in range(horizons[-1] + 1):
             if step in horizons:
-                read.append(read_positions(probe, model.decode(now).cpu()))
+                read.append(read_positions(probe, world.decode(now).cpu()))
                 sensed.append(now.proprioception.cpu().numpy())
             if step < horizons[-1]:
-                now = model.predict(now, torch.from_numpy(actions[rows, step])[:, None]).state
+                now = world.predict(now, torch.from_numpy(actions[rows, step])[:, None]).state
         seen.append(np.stack(read, 1))
         state.append(np.stack(sensed, 1))
     return np.concatenate(seen), np.concatenate(state)

@@ -1,4 +1,4 @@
-"""Judge a video world model: state probe, horizon curves, judged successes, counterfactuals.
+"""Judge a world model: state probe, horizon curves, judged successes, counterfactuals.
 
 True positions come from replaying the actions of recorded episodes in the simulator, so this works for the tasks of
 `sim` only.
@@ -30,7 +30,6 @@ from vla_rl.core.types import Episode, Float32Array, Origin
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
-from world_model.model import load_world_model
 from world_model.protocol import Observations
 
 COUNTERFACTUAL_SEED = 900_000_000  # of the first pair; apart from all other seeds
@@ -53,24 +52,22 @@ class WorldJudge:
         self._probe_folder = self._instruments.path / "probe"
         self.task = folder.task()
         self.truth = SimulatorTruth(self.task)
-        self.model = load_world_model(folder.model)
+        self.world, self.spec = folder.load()
         self.cache = open_cache(folder.held_out, folder.held_out_cache)
 
     def probe(self) -> StateProbe:
         """Return the state probe; the first call trains it on the training episodes."""
         folder = self._instruments
         learned_from = episodes_of(EpisodeStore(folder.episodes, create=False))
-        key = cache_key(
-            [self.model.spec, self.task, learned_from, code_digest("world_model", "sim", "benchmarks.world_probe")]
-        )
+        key = cache_key([self.spec, self.task, learned_from, code_digest("sim", "benchmarks.world_probe")])
         file = self._probe_folder / f"probe-{key}.safetensors"
         if file.exists():
-            probe = StateProbe(self.model.spec, len(self.truth.names))
+            probe = StateProbe(self.spec, len(self.truth.names))
             with reading(file, "remove it to train the probe anew"):
                 probe.load_state_dict(safetensors.torch.load_file(file))
             return probe.eval()
         cache = open_cache(folder.episodes, folder.cache)
-        probe = train_probe(self.model.spec, cache, self._positions(cache))
+        probe = train_probe(self.spec, cache, self._positions(cache))
         self._probe_folder.mkdir(exist_ok=True)
         write_atomic(file, safetensors.torch.save(probe.state_dict()))
         return probe
@@ -79,9 +76,9 @@ class WorldJudge:
         """Return the probe's floor and horizon curves on held-out episodes, in millimeters and pixels."""
         probe, positions = self.probe(), self._positions(self.cache)
         points: dict[str, Sequence[int]] = {"objects": self.truth.objects, "all": range(len(self.truth.names))}
-        pixel_m = self.truth.meters_per_pixel(self.model.spec.image_size[0])
-        floor = probe_floor(self.model, self.cache, probe, positions)
-        curves = horizon_curves(self.model, self.cache, probe, positions, points, config)
+        pixel_m = self.truth.meters_per_pixel(self.spec.image_size[0])
+        floor = probe_floor(self.world, self.cache, probe, positions)
+        curves = horizon_curves(self.world, self.cache, probe, positions, points, config)
         for name in points:
             for kind, curve in curves[name].items():
                 if kind != "ratio":
@@ -106,8 +103,8 @@ class WorldJudge:
     def _imagined_success(self, cache: FrameCache, episode: CachedEpisode, first: int = 0) -> float:
         """Return the highest success probability with the sent actions, imagined from one step on."""
         frames = np.arange(episode.start + first, episode.start + episode.length)
-        state = self.model.encode(Observations(cache, frames[:1]))
-        return float(self.model.predict(state, torch.from_numpy(cache.action_sent[frames])[None]).success)
+        state = self.world.encode(Observations(cache, frames[:1]))
+        return float(self.world.predict(state, torch.from_numpy(cache.action_sent[frames])[None]).success)
 
     def outcomes(self, versions: Sequence[int], episodes: int) -> dict[str, Any]:
         """Compare imagined with real outcomes of held-out episodes, imagined from the first frame.
@@ -123,7 +120,7 @@ class WorldJudge:
         for version in versions:
             own = [episode for episode in self.cache.episodes if episode.policy_version == version][:episodes]
             scores[str(version)] = np.array([self._imagined_success(self.cache, episode) for episode in own])
-            truths[str(version)] = np.array([episode.success is True for episode in own])
+            truths[str(version)] = np.array([episode.success is True for episode in own], bool)
         scores["all"], truths["all"] = np.concatenate([*scores.values()]), np.concatenate([*truths.values()])
         return {name: judge_successes(scores[name], truths[name]) for name in scores}
 

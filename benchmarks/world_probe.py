@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Float32Array
 from vla_rl.data.cache import FrameCache
-from world_model.config import WorldSpec
-from world_model.protocol import Observations
+from world_model.protocol import Observations, WorldSpec
 
 _WIDTH = 32  # channels
 _STEPS, _BATCH_SIZE, _LEARNING_RATE = 2000, 32, 2e-3
@@ -28,6 +27,9 @@ class StateProbe(nn.Module):
     Args:
         spec: cameras and image size.
         points: K.
+
+    Attributes:
+        cameras: names, in the order of the pictures.
     """
 
     mean: Tensor
@@ -35,6 +37,7 @@ class StateProbe(nn.Module):
 
     def __init__(self, spec: WorldSpec, points: int) -> None:
         super().__init__()
+        self.cameras = spec.cameras
         width, (height, breadth) = _WIDTH, spec.image_size
         self.features = nn.Sequential(
             nn.Conv2d(3 * len(spec.cameras), width, 4, stride=2, padding=1),

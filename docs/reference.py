@@ -28,7 +28,7 @@ from vla_rl.core.registry import KINDS, find, names
 from vla_rl.policies.corrector_training import CorrectorConfig
 from vla_rl.training.config import RunConfig
 from vla_rl.training.finetune import FinetuneConfig
-from world_model.config import WorldModelConfig
+from vla_rl.training.world_model import WorldModelConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = {
@@ -67,7 +67,7 @@ API = {
         "robot_io.gate robot_io.recorder robot_io.takeover acting.robots sim.interface",
     ),
     "deployment": ("Deployment", "deploy_trt.runtime.policy deploy_trt.runtime.refresh deploy_trt.export.deployment"),
-    "world_model": ("World model", "world_model.model world_model.imagined_env"),
+    "world_model": ("World model", "world_model.protocol world_model.feature_world world_model.imagined_env"),
 }
 OTHER_PACKAGES = ("robot_io", "sim.", "deploy_trt", "world_model")
 _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((\.\./[^)\s#]+|[^)\s#:]+\.ipynb)(#[^)\s]*)?\)")

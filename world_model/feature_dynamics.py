@@ -1,11 +1,9 @@
-"""The short-range world model: what the policy will see after a chunk, in the policy's own frozen features.
+"""The dynamics of the world model: what the policy will see after some actions, in the policy's own frozen features.
 
-It is made for rollouts of a few chunks from real steps, thousands at a time, without a picture. A ridge regression
-carries what is linear, M small networks the rest; each is a world of its own. The video model (`model`) remains for
-long horizons and for people to look at.
+They serve rollouts of a few chunks from real steps, thousands at a time, and single ticks of one stream. A ridge
+regression carries what is linear, M small networks the rest; each is a world of its own.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,12 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import UserError
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.layers import EnsembleHead, limited
-from world_model.feature_decoder import FeatureDecoder
-from world_model.protocol import Observations, Prediction
-from world_model.training import fit
+from world_model.fitting import fit
 
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
@@ -30,19 +26,21 @@ _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared
 
 
 class Transitions(NamedTuple):
-    """What chunks did, N of them.
+    """What chunks did, or their first actions: N of them.
 
     Attributes:
         features: [N, F], what the policy saw when the chunk began.
-        actions: [N, C, A], what was sent, normalized.
-        later: [N, F], what it saw after the chunk; anything where ``lasted`` is False.
-        lasted: bool [N], the episode went on for as long as the chunk.
-        succeeded: bool [N], it ended well within the chunk.
+        actions: [N, C, A], what was sent, normalized; anything after the first ``ticks``.
+        ticks: int64 [N], number of actions, 1 to C.
+        later: [N, F], what it saw after them; anything where ``lasted`` is False.
+        lasted: bool [N], the episode went on for as long.
+        succeeded: bool [N], it ended well within the actions.
         known: bool [N], whether it did is known.
     """
 
     features: Tensor
     actions: Tensor
+    ticks: Tensor
     later: Tensor
     lasted: Tensor
     succeeded: Tensor
@@ -66,60 +64,112 @@ class FeatureDynamicsConfig:
 
 
 class FeatureDynamics(nn.Module):
-    """Features -> features one chunk later. Only features that vary in the data are predicted; the rest stay.
+    """Features -> features some actions later. Only features that vary in the data are predicted; the rest stay.
 
-    The data, on which it will be trained, give the scales.
+    Args:
+        config: See `FeatureDynamicsConfig`.
+        shape: Length C and width A of a chunk.
+        varying: int64 [V], the features that vary.
+        partial: Whether chunks may be cut short. Their length is then an input.
     """
 
-    def __init__(self, data: Transitions, config: FeatureDynamicsConfig) -> None:
-        super().__init__()
-        self.config = config
-        scale = data.features.std(0)
-        self.varying = torch.nonzero(scale > _LEAST_SCALE)[:, 0]
-        self._mean, self._scale = data.features.mean(0)[self.varying], scale[self.varying]
-        inputs, outputs = len(self.varying) + data.actions[0].numel(), len(self.varying)
-        self.head = EnsembleHead(config.members, inputs, _HIDDEN, outputs + 1, normalized=True)
-        change = (data.later - data.features)[data.lasted][:, self.varying]
-        self._change_scale = change.std(0) + _LEAST_SCALE
-        rows = _with_one(self._rows(data.features, data.actions))[data.lasted]
-        with torch.autocast(rows.device.type, enabled=False):  # the sums of a regression need every bit
-            gram = rows.T @ rows + _RIDGE * torch.eye(rows.shape[1], device=rows.device)
-            self._linear = torch.linalg.solve(gram, rows.T @ (change / self._change_scale))
+    varying: Tensor
+    mean: Tensor
+    scale: Tensor
+    change_scale: Tensor
+    linear: Tensor
 
-    def _rows(self, features: Tensor, actions: Tensor) -> Tensor:
+    def __init__(self, config: FeatureDynamicsConfig, shape: tuple[int, int], varying: Tensor, partial: bool) -> None:
+        super().__init__()
+        self.config, self.shape, self.partial = config, shape, partial
+        ticks, width = shape
+        inputs, outputs = len(varying) + ticks * (width + partial), len(varying)
+        self.head = EnsembleHead(config.members, inputs, _HIDDEN, outputs + 1, normalized=True)
+        self.register_buffer("varying", varying)
+        self.register_buffer("mean", torch.zeros(outputs))
+        self.register_buffer("scale", torch.ones(outputs))
+        lengths = ticks if partial else 1  # each has a linear part and a scale of its own
+        self.register_buffer("change_scale", torch.ones(lengths, outputs))
+        self.register_buffer("linear", torch.zeros(lengths, inputs + 1, outputs))
+
+    @classmethod
+    def of(cls, data: Transitions, config: FeatureDynamicsConfig) -> "FeatureDynamics":
+        """Return dynamics with the scales and the linear part of the data, on which they will be trained."""
+        scale, longest = data.features.std(0), data.actions.shape[1]
+        varying = torch.nonzero(scale > _LEAST_SCALE)[:, 0]
+        partial = bool((data.ticks < longest).any())
+        dynamics = cls(config, (longest, data.actions.shape[2]), varying, partial).to(data.features.device)
+        dynamics.mean.copy_(data.features.mean(0)[varying])
+        dynamics.scale.copy_(scale[varying])
+        for length, own in dynamics._by_length(data.ticks):
+            own = own[data.lasted[own]]
+            change = (data.later[own] - data.features[own])[:, varying]
+            if len(change) > 1:
+                dynamics.change_scale[length] = change.std(0) + _LEAST_SCALE
+            rows = _with_one(dynamics._rows(data.features[own], data.actions[own], data.ticks[own]))
+            with torch.autocast(rows.device.type, enabled=False):  # the sums of a regression need every bit
+                gram = rows.T @ rows + _RIDGE * torch.eye(rows.shape[1], device=rows.device)
+                scaled_change = change / dynamics.change_scale[length]
+                dynamics.linear[length] = torch.linalg.solve(gram, rows.T @ scaled_change)
+        return dynamics
+
+    def _by_length(self, ticks: Tensor) -> list[tuple[int, Tensor]]:
+        """Return the rows of each length, int64, with its place in ``linear``."""
+        if not self.partial:
+            return [(0, torch.arange(len(ticks), device=ticks.device))]
+        return [(length, torch.nonzero(ticks == length + 1)[:, 0]) for length in range(self.shape[0])]
+
+    def _linear_change(self, rows: Tensor, ticks: Tensor) -> tuple[Tensor, Tensor]:
+        """The linear part [B, V] of the change, and the scale of both [B, V]."""
+        change, scale = rows.new_zeros(2, len(rows), len(self.varying))
+        for length, own in self._by_length(ticks):
+            change[own] = _with_one(rows[own]) @ self.linear[length]
+            scale[own] = self.change_scale[length]
+        return change, scale
+
+    def _rows(self, features: Tensor, actions: Tensor, count: Tensor) -> Tensor:
         # Features far from the data stay far, or the members would agree on them.
-        seen = limited((features[:, self.varying] - self._mean) / self._scale, self._scale)
-        return torch.cat([seen, actions.flatten(1)], 1)
+        seen = limited((features[:, self.varying] - self.mean) / self.scale, self.scale)
+        if not self.partial:
+            return torch.cat([seen, actions.flatten(1)], 1)
+        ticks = self.shape[0]
+        sent = torch.arange(ticks, device=count.device) < count[:, None]
+        return torch.cat([seen, (actions * sent[..., None]).flatten(1), F.one_hot(count - 1, ticks).to(seen)], 1)
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> Tensor:
         """Mean over members: squared error of the scaled change that is not linear, and cross-entropy of the success
-        within the chunk.
+        within the actions.
         """
-        rows = self._rows(batch.features, batch.actions)
-        change = (batch.later - batch.features)[:, self.varying] / self._change_scale
+        rows = self._rows(batch.features, batch.actions, batch.ticks)
+        linear, scale = self._linear_change(rows, batch.ticks)
+        change = (batch.later - batch.features)[:, self.varying] / scale
         noise = torch.randn(rows.shape, generator=generator).to(rows)
         out = self.head(rows + _INPUT_NOISE * noise)
-        error = (out[..., :-1] - (change - _with_one(rows) @ self._linear)).square().mean(-1)
+        error = (out[..., :-1] - (change - linear)).square().mean(-1)
         ended = batch.succeeded.to(out).expand_as(out[..., -1])
         ending = F.binary_cross_entropy_with_logits(out[..., -1], ended, reduction="none")
         return (error * batch.lasted).mean() + _ENDING_WEIGHT * (ending * batch.known).mean()
 
     @torch.no_grad()
     def forward(self, features: Tensor, actions: Tensor, member: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Go one chunk on, each row in the world of its member, int64 [B], or in the mean of all worlds.
+        """Go on by at most a chunk, each row in the world of its member, int64 [B], or in the mean of all worlds.
 
         Args:
             features: [B, F].
-            actions: [B, C, A], normalized.
+            actions: [B, n, A], normalized; n is C, or less if the chunks of the data were cut short too.
             member: See above.
 
         Returns:
-            Features [B, F] after the chunk, and the chance [B] that the episode succeeds within it.
+            Features [B, F] after the actions, and the chance [B] that the episode succeeds within them.
+
+        Raises:
+            UserError: For another number of actions.
         """
-        rows = self._rows(features, actions)
+        rows = self._padded(features, actions)
         out = self.head(rows).mean(0) if member is None else self.head.of_member(rows, member)
-        later = features.clone()
-        later[:, self.varying] += (_with_one(rows) @ self._linear + out[:, :-1]) * self._change_scale
+        length = actions.shape[1] - 1 if self.partial else 0
+        later, change = features.clone(), _with_one(rows) @ self.linear[length] + out[:, :-1]
+        later[:, self.varying] += change * self.change_scale[length]
         return later, out[:, -1].sigmoid()
 
     @torch.no_grad()
@@ -127,7 +177,14 @@ class FeatureDynamics(nn.Module):
         """Return the standard deviation [B] of the members' predictions, the mean over features, in those of their
         changes in the data. Arguments as of `forward`.
         """
-        return self.head(self._rows(features, actions))[..., :-1].std(0, correction=0).mean(1)
+        return self.head(self._padded(features, actions))[..., :-1].std(0, correction=0).mean(1)
+
+    def _padded(self, features: Tensor, actions: Tensor) -> Tensor:
+        ticks, sent = self.shape[0], actions.shape[1]
+        if not (sent == ticks or (self.partial and 0 < sent < ticks)):
+            raise UserError(f"these dynamics go on by {ticks} actions{' at most' * self.partial}, not by {sent}")
+        padded = F.pad(actions, (0, 0, 0, ticks - sent))
+        return self._rows(features, padded, torch.full((len(actions),), sent, device=actions.device))
 
 
 def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: torch.Generator) -> FeatureDynamics:
@@ -135,7 +192,7 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
 
     Its first weights follow from torch's own generator. The given one draws batches and noise on the CPU.
     """
-    dynamics = FeatureDynamics(data, config).to(data.features.device)
+    dynamics = FeatureDynamics.of(data, config)
 
     def loss() -> Tensor:
         chosen = torch.randint(len(data.features), (_BATCH_SIZE,), generator=generator)
@@ -143,53 +200,6 @@ def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: to
 
     fit(dynamics, loss, "dynamics", config.steps, _LEARNING_RATE, _WEIGHT_DECAY)
     return dynamics
-
-
-class FeatureState(NamedTuple):
-    """Where B rows are. ``features`` [B, F] are what the policy sees, ``member`` int64 [B] are their worlds; None: in
-    the mean of all.
-    """
-
-    features: Tensor
-    member: Tensor | None
-
-
-@dataclass(frozen=True)
-class FeatureWorld:
-    """The `WorldModel` of a policy's features.
-
-    Attributes:
-        dynamics: Fitted.
-        look: The policy's encoder: observations -> features [B, F].
-        normalize: Actions in raw units -> normalized.
-        decoder: Draws pictures of features.
-    """
-
-    dynamics: FeatureDynamics
-    look: Callable[[Observations], Tensor]
-    normalize: Callable[[Tensor], Tensor]
-    decoder: FeatureDecoder | None = None
-
-    @property
-    def members(self) -> int:
-        return self.dynamics.config.members
-
-    def encode(self, observations: Observations, member: Tensor | None = None) -> FeatureState:
-        return FeatureState(self.look(observations), member)
-
-    def predict(self, state: FeatureState, actions: Tensor) -> Prediction[FeatureState]:
-        """Predict what follows one chunk, [B, C, A] with the C of the data."""
-        chunk = self.normalize(actions)
-        later, success = self.dynamics(state.features, chunk, state.member)
-        return Prediction(
-            state._replace(features=later), success, lambda: self.dynamics.disagreement(state.features, chunk)
-        )
-
-    def decode(self, state: FeatureState) -> Tensor:
-        """Return pictures of a state. Raises ConfigError without a decoder."""
-        if self.decoder is None:
-            raise ConfigError("this world model has no decoder; fit one with `feature_decoder.fit_decoder`")
-        return self.decoder.pictures(state.features)
 
 
 def _with_one(rows: Tensor) -> Tensor:

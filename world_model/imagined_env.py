@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
-from world_model.config import WorldSpec
-from world_model.heads import SUCCESS_THRESHOLD
-from world_model.protocol import Observations, WorldModel
+from world_model.protocol import Observations, WorldModel, WorldSpec
 
 if TYPE_CHECKING:
     from vla_rl.data.cache import FrameCache
 
+SUCCESS_THRESHOLD = 0.5  # probability from which an imagined episode has succeeded
 _START = 0x7374  # separates the draw of the start from other draws of the same seed
 STATE_BOUND = 1e6  # of the observation space, in the robot's units: imagined states are not clipped
 
@@ -79,7 +78,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
 
     def begin_at(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Begin at an observation of the real robot or simulator."""
-        return self._begin(Observations.live(observation))
+        return self._begin(Observations.live(observation, self.task_description))
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         if not np.isfinite(action).all():

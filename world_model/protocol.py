@@ -1,11 +1,11 @@
-"""The one protocol of world models: the simulator, the feature dynamics and the video model take each other's place.
+"""The one protocol of world models: the simulator and the learned one take each other's place.
 
 Short rollouts, films, the Gymnasium environment, ``play --world``, the out-of-distribution check and the benchmarks
 know no more of a world model than this.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.types import Float32Array, Uint8Array
 
 if TYPE_CHECKING:
@@ -21,16 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OneStep:
-    """What a robot or simulator observes now, as the only step of an episode. It has the columns of a `FrameCache`."""
+    """What a robot or simulator observes now, as the only step of an episode. It has columns of a `FrameCache`."""
 
     images: Mapping[str, Uint8Array]
     state: Float32Array
-    action_sent: Float32Array = field(default_factory=lambda: np.zeros((1, 0), np.float32))
-    position: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
+    task: str = ""
 
 
 class Observations(NamedTuple):
-    """B moments: steps of recorded episodes. A world model with a memory also reads the steps before them.
+    """B moments: steps of recorded episodes, or now.
 
     Attributes:
         steps: Columns with one row per step.
@@ -41,10 +41,19 @@ class Observations(NamedTuple):
     frames: NDArray[np.int64]
 
     @classmethod
-    def live(cls, observation: Mapping[str, Any]) -> "Observations":
-        """Return what an environment shows now, from ``{"pixels": {camera: image}, "agent_pos": state}``."""
+    def live(cls, observation: Mapping[str, Any], task: str = "") -> "Observations":
+        """Return what an environment shows now, from ``{"pixels": {camera: image}, "agent_pos": state}``, and the
+        sentence of its task.
+        """
         images = {camera: np.asarray(image)[None] for camera, image in observation["pixels"].items()}
-        return cls(OneStep(images, np.asarray(observation["agent_pos"], np.float32)[None]), np.zeros(1, np.int64))
+        now = OneStep(images, np.asarray(observation["agent_pos"], np.float32)[None], task)
+        return cls(now, np.zeros(1, np.int64))
+
+    def tasks(self) -> list[str]:
+        """Return the sentence of each moment."""
+        if isinstance(self.steps, OneStep):
+            return [self.steps.task] * len(self.frames)
+        return self.steps.tasks_of(self.frames)
 
     def at(self, rows: Tensor) -> "Observations":
         """Return some of the moments, by their number."""
@@ -88,3 +97,37 @@ class WorldModel[State](Protocol):
     def decode(self, state: State) -> Tensor:
         """Return pictures of a state, uint8 [B, cameras, H, W, 3]."""
         ...
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """The robot and task that a world model imagines.
+
+    Attributes:
+        env_id: the environment or robot.
+        task: the task sentence.
+        cameras: names, in the order of the pictures.
+        image_size: height and width, pixels, equal for all cameras.
+        state_dim: S.
+        action_dim: A.
+        control_hz: frames per second.
+        max_steps: where imagined episodes are truncated.
+        action_low, action_high: bounds of the actions, A numbers each.
+        action_kind: per action dimension, ``absolute`` (a target) or ``delta`` (a step); empty: all absolute.
+        gripper_dims: action dimensions that are grippers.
+        dimensions: Names and units of state and action, which imagined episodes carry too.
+    """
+
+    env_id: str
+    task: str
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    state_dim: int
+    action_dim: int
+    control_hz: float
+    max_steps: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    action_kind: tuple[str, ...] = ()
+    gripper_dims: tuple[int, ...] = ()
+    dimensions: Pair = (UNDECLARED, UNDECLARED)

@@ -6,7 +6,6 @@ The arm of these traps moves two joints by half a radian; a third one only jitte
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 from benchmarks.data_traps.traps import expect, trap
 from deploy_trt.runtime.manifest import Affine
 from deploy_trt.runtime.units import Normalization
+from vla_rl.acting.world_folder import Eyes
 from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.normalization import INPUT_LIMIT, Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
@@ -32,11 +32,8 @@ from vla_rl.policies.flow_vla import ExpertConfig, FlowVLA, FlowVLAConfig, Visio
 from vla_rl.policies.layers import Normalizer
 from vla_rl.policies.lerobot_adapter.model import lerobot_statistics
 from vla_rl.policies.residual import Residual
-from world_model.config import AutoencoderConfig, DynamicsConfig, WorldModelConfig, WorldSpec
-from world_model.dynamics import Context
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
-from world_model.model import VideoModel
-from world_model.training import set_dynamics_statistics
+from world_model.protocol import Observations, OneStep
 
 _KIND = "scale of a dimension that hardly moves"
 _ROWS = 2000
@@ -169,6 +166,14 @@ def _dominated(network: Any, rows: Tensor) -> str:
     return f"outputs {_shown(one)}, and {_shown(other)} however far the input goes"
 
 
+def _dynamics(features: Tensor, later: Tensor) -> FeatureDynamics:
+    """Dynamics of noisy chunks of two actions, with the scales of these features."""
+    yes = torch.ones(len(features), dtype=torch.bool)
+    noise = torch.randn(len(features), 2, 3, generator=torch.Generator().manual_seed(0))
+    data = Transitions(features, noise, torch.full_like(yes, 2, dtype=torch.int64), later, yes, ~yes, yes)
+    return FeatureDynamics.of(data, FeatureDynamicsConfig())
+
+
 def _still_rows(count: int, width: int) -> Tensor:
     """Rows [N, I] of features, of which the first hardly varies."""
     rows = torch.randn(count, width, generator=torch.Generator().manual_seed(0))
@@ -197,9 +202,7 @@ def dynamics_and_value(folder: Path) -> str:
     rows = _still_rows(64, 6)
     rows[:, 0] = 1 + 500 * (rows[:, 0] - 1)  # above what the dynamics leave out
     value = OutcomeValue(rows, 2)
-    yes = torch.ones(64, dtype=torch.bool)
-    transitions = Transitions(rows, torch.randn(64, 2, 3), rows + torch.randn(64, 6), yes, ~yes, yes)
-    dynamics = FeatureDynamics(transitions, FeatureDynamicsConfig())
+    dynamics = _dynamics(rows, rows + torch.randn(64, 6))
 
     def later(seen: Tensor) -> Tensor:
         return dynamics(seen, torch.zeros(1, 2, 3))[0] - seen
@@ -219,28 +222,22 @@ def own_critics(folder: Path) -> str:
     return f"inputs {_shown(seen)}"
 
 
-@trap(_KIND, "a joint that jitters is moved by .01 and by 98: dynamics of the video model")
-def video_dynamics(folder: Path) -> str:
+@trap(_KIND, "a joint that jitters is moved by .01 and by 98: what a world model sees, and its dynamics")
+def world_model(folder: Path) -> str:
     del folder
-    spec = WorldSpec("arm", "push", ("front",), (16, 16), 3, 3, 20.0, 12, (-1.0,) * 3, (1.0,) * 3)
-    sizes = AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2)
-    model = VideoModel(WorldModelConfig(sizes, DynamicsConfig(width=24, layers=1, heads=3)), spec)
-    column, tokens = torch.from_numpy(_ARM), (model.autoencoder.tokens, model.autoencoder.token_dim)
-    data = SimpleNamespace(state=column, action=column, start=torch.tensor([0]), length=torch.tensor([_ROWS]))
-    data.changes = lambda: (torch.randn(8, *tokens), column.diff(dim=0))
-    set_dynamics_statistics(model, data)  # type: ignore[arg-type]  # the numbers of encoded episodes, without pictures
-    dynamics = model.dynamics
-    inputs = 0.01 / torch.stack([dynamics.state_std, dynamics.state_change_std, dynamics.action_std])[:, 2]
-    expect(float(inputs.max()) < 100, f"a motion by .01 is read as {_shown(inputs)}")
-    still = torch.zeros(1, 1, *tokens)
+    eyes = Eyes(_model(Statistics.from_arrays(_ARM, _ARM)))
 
-    def condition(third: float) -> Tensor:
-        rows = torch.tensor([[[0.1, 0.3, third]]])
-        with torch.no_grad():
-            return dynamics.hidden(Context(still, still, rows, rows, rows))[1]
+    def seen(states: NDArray[np.float32]) -> Tensor:
+        pictures = {"front": np.zeros((len(states), 8, 8, 3), np.uint8)}
+        return eyes.look(Observations(OneStep(pictures, states, "put it in"), np.arange(len(states))))
 
-    expect(bool((condition(99.0) == condition(999.0)).all()), "the condition changes without end")
-    return f"a motion by .01 is read as {_shown(inputs)} in state, motion and action; further motions end at the limit"
+    arm, moved = seen(_ARM), float(seen(_MOVED[None])[0, -1])
+    expect(0.1 < moved < 3, f"a motion by .01 is read as {moved:.3g}")
+    dynamics = _dynamics(arm[:-1], arm[1:])
+    rows = seen(np.array([_MOVED, [0.1, 0.3, 99.0], [0.1, 0.3, 999.0]], np.float32))
+    near, far, further = (dynamics(rows, torch.zeros(3, 2, 3))[0] - rows)[:, :-1]
+    expect(torch.allclose(far, further, atol=1e-3), f"changes {_shown(far[-2:])} become {_shown(further[-2:])}")
+    return f"a motion by .01 is read as {moved:.3g}; the others go by {_shown(near[-2:])}, later by {_shown(far[-2:])}"
 
 
 def _observation(state: NDArray[np.float32]) -> Observation:

@@ -34,7 +34,7 @@ _WARM = (  # what verbs and readers import when they are called
     "vla_rl.acting.record",
     "vla_rl.acting.rollout",
     "vla_rl.training.simulator",
-    "world_model.training",
+    "vla_rl.training.world_model",
     *(f"vla_rl.cli.{verb}" for verb in VERBS),
 )
 

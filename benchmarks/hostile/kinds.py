@@ -134,22 +134,29 @@ def read_critic(folder: Path) -> str:
 
 
 def make_world(folder: Path) -> None:
-    from world_model.config import AutoencoderConfig, DynamicsConfig, HeadsConfig, WorldModelConfig, WorldSpec
-    from world_model.model import VideoModel, save_world_model
+    import torch
 
-    dynamics = DynamicsConfig(width=24, layers=1, heads=3, window=3, memory_frames=2, flow_steps=2)
-    config = WorldModelConfig(
-        AutoencoderConfig(patch=2, widths=(8, 8), latent_channels=2), dynamics, HeadsConfig(hidden=8)
-    )
+    from world_model.feature_decoder import FeatureDecoder
+    from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig
+    from world_model.feature_world import FeatureWorld, Trust, save_world_model
+    from world_model.protocol import WorldSpec
+
     spec = WorldSpec("toy", "push", ("front",), (16, 16), 3, 2, 20.0, 12, (-1.0, -1.0), (1.0, 1.0))
-    save_world_model(folder, VideoModel(config, spec))
+    dynamics = FeatureDynamics(FeatureDynamicsConfig(members=1), (2, 2), torch.arange(4), partial=True)
+    decoder = FeatureDecoder(5, 1, spec.image_size)
+    world = FeatureWorld(dynamics, lambda _: torch.zeros(1, 5), lambda actions: actions, decoder, trust=Trust(1, 0, 1))
+    save_world_model(folder, world, spec)
 
 
 def read_world(folder: Path) -> str:
-    from world_model.model import load_world_model
+    import torch
 
-    loaded = load_world_model(folder)
-    return fingerprint(loaded.config, loaded.spec, *tensors_of(loaded))
+    from world_model.feature_world import load_world_model
+
+    world, spec = load_world_model(folder, lambda _: torch.zeros(1, 5), lambda actions: actions, lambda seen: seen)
+    dynamics = world.dynamics
+    about = (dynamics.config, dynamics.shape, dynamics.partial, world.trust, spec)
+    return fingerprint(about, *tensors_of(dynamics), *tensors_of(world.decoder))
 
 
 def make_deployment(folder: Path) -> None:

@@ -30,7 +30,7 @@ def test_every_figure_is_measured_or_says_why_not(device: str) -> None:
     assert found["chunks_per_s_b64"] > acting["eager"], "64 in one pass are quicker than one by one"
     assert 0 < found["refit_s"] < 60
     assert 0 < found["learner_tflops"] < 2 * max(result["matrix_tflops"].values())
-    assert result["world_model"]["cpu-tiny"] > 1
+    assert result["world_model"] > 1
     assert "| cpu | 0.6 M | " in gpu.table({**result, "command": "python -m benchmarks gpu"})
 
 

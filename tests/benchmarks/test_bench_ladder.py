@@ -17,7 +17,7 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
 from vla_rl.training.algorithms import make_algorithm
 from vla_rl.training.config import TaskConfig
-from world_model.feature_dynamics import FeatureState
+from world_model.feature_world import FeatureState
 from world_model.imagined_env import ImaginedEnv
 from world_model.protocol import Observations, Prediction
 

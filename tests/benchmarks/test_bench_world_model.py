@@ -43,7 +43,3 @@ def test_cells_that_are_there_are_gathered_and_not_measured_again(tmp_path: Path
 def test_unknown_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Did you mean 'judge'"):
         world_model.run(options(tmp_path, "jugde"))
-    wrong = options(tmp_path, "ablate")
-    wrong.ablations = ["no-context-nois"]
-    with pytest.raises(UserError, match="Did you mean 'no-context-noise'"):
-        world_model.run(wrong)

@@ -65,7 +65,7 @@ def test_both_are_shown_on_one_page_also_after_a_kill(
     film += ["--out", str(tmp_path / "film.png")]
     assert main(film) == 0
     with Image.open(tmp_path / "film.png") as picture:
-        assert picture.size == (8 * 2 * 2 * 32, 2 * 2 * 32), "of two cameras, twice as large, one below the other"
+        assert picture.size == (8 * 2 * 2 * 32, 4 * 2 * 32), "two cameras, twice as large; real, and three predictions"
     assert "is predicted" in capsys.readouterr().out
     assert main([*film, "--start", "5000"]) == 2
     assert "choose a smaller --start" in capsys.readouterr().err

@@ -169,13 +169,9 @@ def test_guidance_modulation_rotary_positions_and_windows_survive(tmp_path: Path
 
 @pytest.mark.slow
 def test_the_world_models_step_is_a_graph(tmp_path: Path) -> None:
-    sys.path.append(str(Path(__file__).parents[1] / "world_model"))
-    from tiny_world_model import make_model
+    from benchmarks.deploy import world_model_step
 
-    from benchmarks.world_model_graph import dynamics_step
-
-    model = make_model()
-    spec = dynamics_step(model, frames=4)
+    spec = world_model_step()
     graph = spec.export()
     _same_as_module(spec, graph)
     build_without_gpu([graph], tmp_path)

@@ -342,7 +342,7 @@ def test_a_film_of_branches_is_on_the_page_in_its_own_bytes(run_dir: Path, folde
     film = run_dir / folder / "branches.mp4"
     save_clips(clips, film, 3.0)
     page = build_report(run_dir).read_text()
-    (shown,) = re.findall(r'base64,([^"]*)" [^>]*aria-label="reality above, imagination below"', page)
+    (shown,) = re.findall(r'base64,([^"]*)" [^>]*aria-label="reality above, predictions below"', page)
     assert base64.b64decode(shown) == film.read_bytes()
     film.write_bytes(bytes(2_000_000))
     assert "film of 2,000,000 bytes is left out" in build_report(run_dir).read_text()

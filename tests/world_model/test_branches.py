@@ -29,6 +29,7 @@ def toy_transitions(seed: int = 0, shuffled: bool = False, count: int = 600) -> 
     return Transitions(
         torch.cat([state, constant], 1),
         actions,
+        torch.full((count,), CHUNK),
         torch.cat([state + change, constant], 1),
         lasted,
         ~lasted & (state[:, 1] > 0),
@@ -54,7 +55,7 @@ def learned() -> tuple[Transitions, FeatureDynamics]:
 
 def test_an_end_that_nobody_knows_teaches_nothing() -> None:
     data = toy_transitions(200)
-    dynamics = FeatureDynamics(data, FeatureDynamicsConfig(members=2))
+    dynamics = FeatureDynamics.of(data, FeatureDynamicsConfig(members=2))
 
     def loss(of: Transitions) -> float:
         return float(dynamics.loss(of, torch.Generator().manual_seed(2)).detach())

@@ -34,4 +34,4 @@ def test_a_picture_shows_what_the_features_say() -> None:
 
 def test_pictures_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match="cannot be divided"):
-        FeatureDecoder(torch.zeros(2, 3), torch.zeros(2, 1, 20, 20, 3, dtype=torch.uint8))
+        FeatureDecoder(3, 1, (20, 20))

@@ -1,5 +1,6 @@
 """The judges: judged successes, windows, the probe and its errors; and the second generator."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_world_model import SPEC, make_model
+from tiny_world import SPEC, TINY, tiny_world
 from torch import Tensor
 from toy_episodes import toy_cache
 
@@ -16,19 +17,18 @@ from benchmarks.world_judge import SimulatorTruth, WorldJudge, collect_counterfa
 from benchmarks.world_probe import position_error, read_positions, train_probe, true_positions
 from robot_io.gate import GateConfig
 from vla_rl.acting.task_config import TaskConfig
-from vla_rl.acting.world_folder import WorldFolder, collect_near_success, open_cache, world_spec
-from vla_rl.core.config import load_config, save_config
+from vla_rl.acting.world_folder import WorldFolder, collect_near_success
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Episode, Float32Array
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from world_model.config import WorldModelConfig
+from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.training.config import RunConfig
+from vla_rl.training.world_model import train_on_run
 from world_model.protocol import Observations
-from world_model.training import train_world_model
 
 TASK = TaskConfig(image_size=32, difficulty=0.0)
-TINY = ["training.autoencoder_steps=4", "training.dynamics_steps=3", "training.window_frames=6"]
-TINY += ["dynamics.width=32", "dynamics.layers=1", "autoencoder.widths=[16, 16]"]
 
 
 def toy_truth(episode: Episode) -> Float32Array:
@@ -55,14 +55,14 @@ def test_the_probe_reads_positions_and_curves_have_all_rivals(tmp_path: Path, mo
     read = read_positions(probe, Observations(cache, frames).pictures(SPEC.cameras))
     still = position_error(np.broadcast_to(positions.mean(0), positions.shape), positions, [0]).mean()
     assert position_error(read, positions, [0]).mean() < 0.3 * still
-    model = make_model()
+    model = tiny_world(cache, tmp_path / "world")
     config = HorizonConfig(horizons=(1, 4), windows=12, moving_m=0.05, moving_steps=4)
     curves = horizon_curves(model, cache, probe, positions, {"square": [0]}, config)
     assert curves["windows"] == 12
     assert {"true", "shuffled", "persistence", "teacher_forced", "ratio"} == set(curves["square"])
     assert all(len(curve) == 2 for curve in curves["square"].values())
     floor = probe_floor(model, cache, probe, positions)
-    assert floor["real_m"] < floor["reconstruction_m"]  # the tiny autoencoder is not trained
+    assert floor["real_m"] < floor["reconstruction_m"]  # the tiny decoder is not trained
 
 
 def test_windows_move_and_fit(tmp_path: Path) -> None:
@@ -83,12 +83,17 @@ def test_a_spec_with_other_sizes_gives_another_probe() -> None:
 
 
 class Foresight:
-    """A model that knows the future: after the action that was really sent, the next frame; after others, nowhere."""
+    """A model that knows the future: after the action that was really sent, the next frame; after others, nowhere.
+
+    Args:
+        cache: Of the episodes.
+        off: What it adds to the state of the robot.
+    """
 
     members = 1
 
-    def __init__(self, cache: FrameCache) -> None:
-        self.cache, self.dynamics = cache, make_model().dynamics
+    def __init__(self, cache: FrameCache, off: Float32Array) -> None:
+        self.cache, self.off = cache, off
 
     def encode(self, observations: Observations) -> SimpleNamespace:
         return self._at(torch.from_numpy(observations.frames))
@@ -101,9 +106,8 @@ class Foresight:
         return state.frame
 
     def _at(self, frame: Tensor) -> SimpleNamespace:
-        return SimpleNamespace(
-            frame=frame, proprioception=torch.from_numpy(self.cache.state[frame.clamp(min=0).numpy()])
-        )
+        state = self.cache.state[frame.clamp(min=0).numpy()] + self.off
+        return SimpleNamespace(frame=frame, proprioception=torch.from_numpy(state))
 
 
 def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +120,12 @@ def test_curves_compare_every_future_with_its_own_moment(tmp_path: Path, monkeyp
         "benchmarks.world_horizons.read_positions", lambda probe, seen: seen.numpy()[:, None, None].repeat(3, 2)
     )
     config = HorizonConfig(horizons=(1, 3, 5), windows=6)
-    curves = horizon_curves(Foresight(cache), cache, None, positions, {"all": [0]}, config)  # type: ignore[arg-type]
+    off = np.array([2 * cache.state[:, 0].std(), 0.0, 9.0], np.float32)  # the last dimension never moves
+    curves = horizon_curves(Foresight(cache, off), cache, None, positions, {"all": [0]}, config)  # type: ignore[arg-type]
     assert curves["all"]["true"] == curves["all"]["teacher_forced"] == [0.0, 0.0, 0.0]
     assert curves["all"]["persistence"] == pytest.approx(np.sqrt(3) * np.array([1, 3, 5]))
     assert min(curves["all"]["shuffled"]) > 100
-    assert max(curves["state"]) == 0.0
+    assert curves["state"] == pytest.approx([np.sqrt(2)] * 3), "two standard deviations in one of two dimensions"
 
 
 def test_true_positions_come_from_replay_and_strangers_are_refused(tmp_path: Path) -> None:
@@ -154,15 +159,17 @@ def test_counterfactuals_part_from_one_state(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_folder_is_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.world_probe._STEPS", 5)
-    folder = WorldFolder(tmp_path / "world")
-    for path, seed in ((folder.episodes, 10), (folder.held_out, 20)):
+    run, folder = RunFolder.create(tmp_path / "run", RunConfig(task=TASK)), WorldFolder(tmp_path / "world")
+    for path, seed in ((run.episodes, 10), (run.evaluation, 20)):
         collect_near_success(TASK, GateConfig(), EpisodeStore(path), 2, seed)
-    save_config(TASK, folder.task_file)
-    cache = open_cache(folder.episodes, folder.cache)
-    config = load_config(WorldModelConfig, overrides=TINY)
-    train_world_model(config, world_spec(TASK, cache), cache, folder.model, "cpu")
+    FlowVLA.build(TINY, *EpisodeStore(run.episodes).summary()).save(run.policy(0), {"policy_version": 0})
+    train_on_run(run.path, folder.path, ["dynamics.steps=3", "dynamics.members=2", "decoder_steps=2"], near_success=0)
     judge = WorldJudge(folder)
     assert judge.horizons(HorizonConfig(windows=3))["windows"] == 3
     assert judge.counterfactuals(1)["episodes"] == 2
     agreement = judge.outcomes([-1], episodes=1)
     assert agreement["-1"]["episodes"] == agreement["all"]["episodes"] == 1
+    for part in (folder.model, folder.encoder):  # older folders have no encoder
+        shutil.rmtree(part)
+        with pytest.raises(UserError, match="no finished world model"):
+            WorldJudge(folder)

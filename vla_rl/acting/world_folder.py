@@ -1,4 +1,4 @@
-"""The folder of a video world model: its paths, its episodes, and the model as an environment.
+"""The folder of a world model: its paths, its episodes, and the model as an environment.
 
 ``vla-rl imagine train`` makes it::
 
@@ -6,15 +6,21 @@
     episodes/          training episodes: those of a run, and near successes
     near/              the near successes as they were collected
     held_out/          real episodes that training never sees
-    model/             the model
+    encoder/           the frozen policy whose features are predicted
+    model/             dynamics and decoder
     cache/, held_out_cache/   can be deleted at any time
 """
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from robot_io.gate import GateConfig
 from sim.experts.perturbed import PerturbedExpert
+from sim.registration import make_expert
 from vla_rl.acting.attempt import Attempts
 from vla_rl.acting.task import episode_limit, make_gate, open_robot
 from vla_rl.acting.task_config import TaskConfig
@@ -26,10 +32,15 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.edits import Changes
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
-from world_model.config import WorldSpec
+from vla_rl.policies.base import BasePolicy, example_row, flat_features
+from vla_rl.policies.folders import load_model
+from vla_rl.policies.layers import Normalizer
+from vla_rl.policies.proxy.model import reduced
+from world_model.feature_world import FeatureWorld, load_world_model
 from world_model.imagined_env import ImaginedEnv
-from world_model.model import load_world_model
+from world_model.protocol import Observations, WorldSpec
 
+_AT_ONCE = 512  # observations that a policy looks at
 NEAR_SUCCESS_SEED = 700_000_000  # of the first near success; practice and evaluation never reach these seeds
 
 
@@ -42,7 +53,7 @@ class WorldFolder:
     def __post_init__(self) -> None:
         self.task_file = self.path / "task.yaml"
         self.episodes, self.near, self.held_out = (self.path / name for name in ("episodes", "near", "held_out"))
-        self.model = self.path / "model"
+        self.encoder, self.model = self.path / "encoder", self.path / "model"
         self.cache, self.held_out_cache = self.path / "cache", self.path / "held_out_cache"
 
     def task(self) -> TaskConfig:
@@ -51,10 +62,91 @@ class WorldFolder:
             raise UserError(f"{self.path} holds no world model (no task.yaml); make one with `vla-rl imagine train`")
         return load_config(TaskConfig, self.task_file)
 
+    def load(self) -> tuple[FeatureWorld, WorldSpec]:
+        """Read the world model.
+
+        Raises:
+            UserError: If there is none, or it is damaged.
+        """
+        self.task()
+        if not all((part / "config.json").exists() for part in (self.encoder, self.model)):
+            raise UserError(
+                f"{self.path} holds no finished world model of this version. Run `vla-rl imagine train` again; choose "
+                "another --out for an earlier version"
+            )
+        eyes = Eyes(load_model(self.encoder)[0])
+        return load_world_model(self.model, eyes.look, eyes.normalize, eyes.sense)
+
     def open_env(self) -> ImaginedEnv:
         """Open the world model as an environment, whose episodes begin in the held-out ones."""
-        model = load_world_model(self.model)
-        return ImaginedEnv(model, model.spec, open_cache(self.held_out, self.held_out_cache))
+        world, spec = self.load()
+        return ImaginedEnv(world, spec, open_cache(self.held_out, self.held_out_cache))
+
+
+class Eyes:
+    """What a world model reads: features of a frozen policy, then the robot's state in standard deviations.
+
+    Args:
+        policy: Small enough to act from its features.
+
+    Raises:
+        UserError: For a policy that has no features, reads several observations, or serves several robots.
+    """
+
+    def __init__(self, policy: BasePolicy) -> None:
+        if policy.n_obs_steps > 1 or policy.spec.sizes:
+            raise UserError(
+                "a world model sees through a policy of one observation and one robot; practice yours as policy.base"
+            )
+        self.policy, self._own = policy.eval(), len(example_row(policy))
+        state = policy.statistics.state
+        scale = np.where(state.scale > 0, state.scale, 1.0)
+        device = next(policy.parameters()).device
+        self._mean, self._scale = (
+            torch.tensor(np.asarray(row), dtype=torch.float32, device=device) for row in (state.mean, scale)
+        )
+        self._actions = Normalizer(policy.statistics.action, policy.statistics.discrete_dims).to(device)
+
+    def normalize(self, actions: Tensor) -> Tensor:
+        """Return actions [..., A] in raw units as the model reads them."""
+        return self._actions.network_input(actions.to(self._mean))
+
+    @torch.no_grad()
+    def look(self, moments: Observations) -> Tensor:
+        """Return what is seen at B moments, [B, F + S]."""
+        blank = self._mean.new_empty(0, self._own + len(self._mean))
+        numbers = np.arange(len(moments.frames))
+        parts = [
+            moments.at(torch.from_numpy(part)) for part in np.split(numbers, range(_AT_ONCE, len(numbers), _AT_ONCE))
+        ]
+        return torch.cat([blank, *map(self._seen, parts)])
+
+    def sense(self, seen: Tensor) -> Tensor:
+        """Return the robot's state, [B, S] in raw units, in what is seen."""
+        return seen[:, self._own :] * self._scale + self._mean
+
+    def _seen(self, moments: Observations) -> Tensor:
+        policy, device = self.policy, self._mean.device
+        cameras = policy.spec.cameras
+        pictures = moments.pictures(cameras).to(device)
+        images = dict(zip(cameras, pictures.unbind(1), strict=True))
+        state = torch.from_numpy(moments.steps.state[moments.frames]).to(device)
+        text = policy.tokenize(moments.tasks()).to(device)
+        times = pictures.shape[2] // policy.spec.image_size[0]
+        own = flat_features(*policy.features(reduced(images, times), state, text))
+        return torch.cat([own, (state - self._mean) / self._scale], 1)
+
+
+def has_expert(task: TaskConfig) -> bool:
+    """Return whether the task has a scripted expert, as near successes need it."""
+    robot = open_robot(task)
+    try:
+        make_expert(robot.env)
+    except UserError:
+        return False
+    finally:
+        robot.close()
+    return True
 
 
 def collect_near_success(

@@ -14,7 +14,7 @@ chunk that are executed before the next plan, and m is a member of an ensemble. 
 
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -26,6 +26,7 @@ from torch import Tensor
 from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.model_rollouts import BranchConfig, Imagination, Starts, improve
 from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
+from vla_rl.algorithms.round_data import RoundData
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
@@ -33,7 +34,8 @@ from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome
 from vla_rl.policies.base import draw_from_flat, example_row
 from vla_rl.policies.residual import Residual
 from world_model.check import out_of_distribution, unexplained
-from world_model.feature_dynamics import FeatureDynamicsConfig, FeatureWorld, Transitions, fit_dynamics
+from world_model.feature_dynamics import FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.feature_world import FeatureWorld
 from world_model.protocol import Observations, WorldModel
 
 if TYPE_CHECKING:
@@ -166,21 +168,9 @@ class ImaginedEdit(ResidualLearner):
 
     def transitions(self) -> Transitions:
         """What each executed chunk did to the features: (z, a_1:C, z', success within the chunk)."""
-        cache, ticks = self.data.cache, self.config.critic.chunk_ticks
-        every = np.arange(cache.total_frames)
-        chunks, inside = self.data.sent_chunks(every, ticks)
-        later, _ = cache.later(every, ticks)
-        features = self._features()
-        lasted = self.data.tensor(inside.all(1) & (later == every + ticks))
-        well = self.data.tensor(self.data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
-        return Transitions(
-            features,
-            self.critic.action_normalizer.network_input(self.data.tensor(chunks)),
-            features[self.data.tensor(later)],
-            lasted,
-            well & ~lasted,
-            lasted | self.data.tensor(self.data.credit.known),
-        )
+        ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.network_input
+        whole = np.full(self.data.cache.total_frames, ticks)
+        return what_actions_did(self.data, self._features(), normalize, ticks, whole)
 
     def _features(self) -> Tensor:
         """What the policy sees at every frame of the cache, [N, F]."""
@@ -237,6 +227,38 @@ class ImaginedEdit(ResidualLearner):
 
 
 _see = operator.attrgetter("features")  # a state of `FeatureWorld` is what the policy sees
+
+
+def what_actions_did(
+    data: RoundData,
+    features: Tensor,
+    normalize: Callable[[Tensor], Tensor],
+    ticks: int,
+    count: NDArray[np.int64],
+) -> Transitions:
+    """Return what the first actions of the chunk at every frame of the cache did.
+
+    Args:
+        data: The episodes.
+        features: [N, F], what the policy sees at the frames.
+        normalize: Actions in raw units -> normalized.
+        ticks: C, length of a chunk.
+        count: [N], how many of its actions are counted, 1 to C.
+    """
+    cache = data.cache
+    every = np.arange(cache.total_frames)
+    later, inside = cache.later(every, count)
+    lasted = data.tensor(inside)
+    well = data.tensor(data.credit.terminal_success[cache.later(every, cache.total_frames)[0]])
+    return Transitions(
+        features,
+        normalize(data.tensor(data.sent_chunks(every, ticks)[0])),
+        data.tensor(count),
+        features[data.tensor(later)],
+        lasted,
+        well & ~lasted,
+        lasted | data.tensor(data.credit.known),
+    )
 
 
 def frames_of(episodes: Sequence["CachedEpisode"], begin: int = 0, end: int = 0) -> NDArray[np.int64]:

@@ -46,8 +46,6 @@ class RoundData:
             self._motion() if credit.idle_steps else None,
         )
         self.longest = max(lengths, default=1)
-        number = {task: index for index, task in enumerate(cache.tasks)}
-        self._task_of_episode = np.array([number[episode.task] for episode in episodes], dtype=np.int64)
         self._imitated = imitated_dims(self.credit, model.spec.action_dim, credit)
         self._fill = None
         if model.spec.sizes:
@@ -191,7 +189,7 @@ class RoundData:
 
     def task_index(self, frames: Frames) -> NDArray[np.int64]:
         """Index of each frame's task in ``cache.tasks``, int64 [B]."""
-        return self._task_of_episode[self.cache.episode_index[frames]]
+        return self.cache.task_index(frames)
 
     def steps_left(self, frames: Frames) -> NDArray[np.int64]:
         """Steps from each frame to the last one of its episode, int64 [B]; 0 on the last."""

@@ -22,13 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", help=f"one of {', '.join(ACTIONS)}")
     parser.add_argument("folder", type=Path, help="train, branches: a run folder; else the world model's folder")
     parser.add_argument("--out", type=Path, help="train: the world model's folder; else the clip (.mp4, .webp, .png)")
-    parser.add_argument("--preset", default="cpu-tiny", help="train: cpu-tiny, gpu-small, gpu-base or a YAML file")
-    add_settings(parser, "train: changes to it")
-    parser.add_argument("--near-success", type=int, default=300, help="train: number of scripted episodes to add")
+    add_settings(parser, "train: changes to it, such as dynamics.steps=8000")
+    parser.add_argument(
+        "--near-success", type=int, help="train: number of scripted episodes to add (300 if the task has an expert)"
+    )
     parser.add_argument("--device", default="cpu", help="train: where to compute")
     parser.add_argument("--episodes", type=int, default=4, help="rollout, branches: futures in the clip")
     parser.add_argument("--start", type=int, default=10, help="rollout, branches: step that imagination begins at")
-    parser.add_argument("--steps", type=int, help="rollout: steps of imagination (40); branches: chunks (7)")
+    parser.add_argument("--steps", type=int, help="rollout: steps of the film (40); branches: chunks (7)")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +54,6 @@ def _train(arguments: argparse.Namespace) -> int:
     count = train_on_run(
         arguments.folder,
         arguments.out,
-        arguments.preset,
         arguments.overrides,
         arguments.near_success,
         arguments.device,
@@ -93,4 +93,4 @@ def _save(film: "Film", out: Path) -> None:
     from vla_rl.report.media import save_clips
 
     save_clips(film.clips, out, film.frames_per_s)
-    print(f"reality above, imagination below: {out}")
+    print(f"reality above, predictions below: {out}")

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=Path, help="a run whose policy acts until you take over")
     parser.add_argument("--task", help=f"the task, where there is no policy (default: {DEFAULT_TASK})")
     parser.add_argument("--difficulty", type=float, help=f"of the task (default: {DEFAULT_DIFFICULTY})")
-    parser.add_argument("--world", type=Path, help="folder of a world model, which then also gives the task")
+    parser.add_argument(
+        "--world", type=Path, help="folder of a world model, or a run (its own is trained first); gives the task too"
+    )
     parser.add_argument("--out", type=Path, metavar="STORE", help="episode store to add to")
     parser.add_argument("--episodes", type=int, default=1000, help="attempts with a policy, successes without one")
     parser.add_argument("--pace", type=float, default=0.5, help="how fast the task goes, 1: real time (default: 0.5)")
@@ -31,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("a run brings its own task; leave --task and --difficulty out")
     options = {"port": arguments.port, "pace": arguments.pace, "alone": arguments.run is None}
     if arguments.world:
+        from vla_rl.training.world_model import world_of
+
+        arguments.world = world_of(arguments.world)
         options["world"] = str(arguments.world)
     person: dict[str, Any] = {"supervisor": "browser", "options": options}
     return _watch(arguments, person) if arguments.run else _drive(arguments, person)

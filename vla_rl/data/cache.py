@@ -173,8 +173,16 @@ class FrameCache:
     def observations(self, frames: Int64Array) -> FrameBatch:
         """Pictures, state and task of the frames int [B]."""
         images = {camera: column[frames] for camera, column in self.images.items()}
-        task_index = self._task_of_episode[self.episode_index[frames]]
-        return FrameBatch(images, self.state[frames], [self.tasks[index] for index in task_index], task_index)
+        return FrameBatch(images, self.state[frames], self.tasks_of(frames), self.task_index(frames))
+
+    def task_index(self, frames: Int64Array) -> Int64Array:
+        """Index of each frame's sentence in ``tasks``, int64 [B]."""
+        index: Int64Array = self._task_of_episode[self.episode_index[frames]]
+        return index
+
+    def tasks_of(self, frames: Int64Array) -> list[str]:
+        """Return the sentence of each frame."""
+        return [self.tasks[index] for index in self.task_index(frames)]
 
     def chunks(self, frames: Int64Array, horizon: int, sent: bool = False) -> tuple[Float32Array, NDArray[np.bool_]]:
         """Return the actions from each frame on, to imitate or as ``sent``: float32 [B, H, A] and valid, bool [B, H].
@@ -185,8 +193,9 @@ class FrameCache:
         last = self._last_frame[self.episode_index[frames]][:, None]  # [B, 1]
         return (self.action_sent if sent else self.action)[np.minimum(steps, last)], steps <= last
 
-    def later(self, frames: Int64Array, offset: int) -> tuple[Int64Array, NDArray[np.bool_]]:
-        """Return the frames ``offset`` >= 0 steps later, int64 [B], and which are inside the episode, bool [B].
+    def later(self, frames: Int64Array, offset: int | Int64Array) -> tuple[Int64Array, NDArray[np.bool_]]:
+        """Return the frames ``offset`` >= 0 steps later, int64 [B], and which are inside the episode, bool [B]. The
+        offset is one number, or one per frame.
 
         The others are clipped to its last frame.
         """

@@ -111,6 +111,11 @@ class TrainablePolicy(BasePolicy):
         return of_training(vars(config)) | {"several_draws", "offsets"}
 
     @property
+    def encoder(self) -> "TrainablePolicy":
+        """The policy whose features these are: itself, unless another one gives them."""
+        return self
+
+    @property
     def capabilities(self) -> frozenset[str]:
         """Capabilities that it provides, as its folder says them."""
         return self.provides(self.config, self.spec)

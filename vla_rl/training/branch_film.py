@@ -1,10 +1,9 @@
-"""A film of branches: the newest episodes above, and below them the model's prediction from one moment on, with the
-sent actions.
+"""A film of branches: the newest episodes, and below them what the model predicts from one moment on.
 
 Dynamics and decoder are trained for the film alone, on all other episodes of the run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -18,21 +17,29 @@ from vla_rl.algorithms.imagined_edit import ImaginedEdit, frames_of
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
-from vla_rl.data.cache import CachedEpisode, FrameCache
+from vla_rl.core.metadata import critic_of
+from vla_rl.data.cache import CachedEpisode
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.policies.base import draw_from_flat
+from vla_rl.policies.checkpoint import load_selector
+from vla_rl.policies.residual import Residual
 from vla_rl.training.practice import learner_of_run
 from world_model.feature_decoder import fit_decoder
-from world_model.feature_dynamics import FeatureWorld, Transitions
+from world_model.feature_dynamics import Transitions
+from world_model.feature_world import FeatureState, FeatureWorld
 from world_model.protocol import Observations, WorldModel
 
 CHUNKS = 7
 """Of a branch in a film, by default: twice as many as practice imagines."""
 _SLOWER = 4
 _DECODER_STEPS = 600
+_FAMILIAR_SHARE = 0.95  # of real chunks; where the members disagree more, a picture has a red frame
+_COMPARED = 512  # real chunks, for that
 
 
 @dataclass(frozen=True)
 class Film:
-    """Reality above, imagination below: clips uint8 [T, 2 H, cameras W, 3].
+    """Reality above, predictions below: clips uint8 [T, rows H, cameras W, 3].
 
     ``unexplained`` is the fraction of variance of what the chunks changed that the dynamics did not predict; 0: not
     measured.
@@ -51,12 +58,15 @@ def film_branches(
 ) -> Film:
     """Film branches from the newest real episodes of a run: a picture for each chunk, at a quarter of their speed.
 
-    Each branch begins at the step ``start``.
+    Each branch begins at the step ``start``. The rows show reality, then the prediction with the sent actions. If the
+    newest policy has a residual, two more rows show the policy's own plan without and with it.
 
     Raises:
         UserError: for an algorithm that imagines no branches, or if no episode is long enough.
     """
-    learner, config, spec = learner_of_run(run)
+    versions = RunFolder(run).policy_versions()
+    newest = RunFolder(run).policy(versions[-1]) if versions else None
+    learner, config, spec = learner_of_run(run, policy=newest)
     require(f"a film of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)
     learner = cast(ImaginedEdit, learner)
     cache, cameras = learner.data.cache, tuple(learner.data.cache.images)
@@ -69,13 +79,28 @@ def film_branches(
             "smaller --start or --steps"
         )
     world = world_without(learner, shown, config.seed)
+    inside = frames_of(shown)
+    whole = inside[learner.transitions().lasted[torch.from_numpy(inside)].cpu().numpy()]
+    familiar = _familiar(world, learner)
+    critic = critic_of(newest) if newest else None
+    residual = load_selector(critic, learner.model, config.device).residual if critic else None
     clips = []
     for each in shown:
         frames = each.start + start + ticks * np.arange(chunks + 1)
-        clips.append(clip(world, cache, cameras, frames, learner.data.sent_chunks(frames[:-1], ticks)[0]))
-    inside = frames_of(shown)
-    whole = inside[learner.transitions().lasted[torch.from_numpy(inside)].cpu().numpy()]
+        begin, sent = Observations(cache, frames[:1]), learner.data.sent_chunks(frames[:-1], ticks)[0]
+        acts = [_as_sent(sent)]
+        if residual is not None and residual.corrects:
+            acts += [_planned(learner, None, start), _planned(learner, residual, start)]
+        rows = [predicted(world, begin, act, chunks, familiar) for act in acts]
+        clips.append(clip([Observations(cache, frames).pictures(cameras), *rows]))
     return Film(clips, spec.control_hz / ticks / _SLOWER, learner.unexplained(world, whole))
+
+
+def film_sent(
+    world: WorldModel[Any], begin: Observations, sent: NDArray[np.float32], familiar: float = float("inf")
+) -> Tensor:
+    """Return pictures of the prediction with sent actions, [T, C, A] raw units; other values as of `predicted`."""
+    return predicted(world, begin, _as_sent(sent), len(sent), familiar)
 
 
 def world_without(learner: ImaginedEdit, unseen: Sequence[CachedEpisode], seed: int) -> FeatureWorld:
@@ -103,21 +128,62 @@ def world_without(learner: ImaginedEdit, unseen: Sequence[CachedEpisode], seed: 
 
 
 @torch.no_grad()
-def clip(
+def predicted(
     world: WorldModel[Any],
-    cache: FrameCache,
-    cameras: tuple[str, ...],
-    frames: NDArray[np.int64],
-    sent: NDArray[np.float32],
-) -> NDArray[np.uint8]:
-    """Return reality above the world model's prediction from the first of T frames on, uint8 [T, 2 H, cameras W, 3].
+    begin: Observations,
+    act: Callable[[Any, int], Tensor],
+    steps: int,
+    familiar: float,
+) -> Tensor:
+    """Return pictures of a prediction, uint8 [steps + 1, cameras, H, W, 3], the first of the real moment.
 
-    ``sent`` [T - 1, C, A] are the actions between the frames, raw units.
+    Args:
+        world: The model.
+        begin: One moment.
+        act: State and number of the step -> actions [1, C, A], raw units.
+        steps: How many of these follow each other.
+        familiar: Disagreement above which a picture has a red frame.
     """
-    state = world.encode(Observations(cache, frames[:1]))
+    state = world.encode(begin)
     drawn = [world.decode(state)]
-    for actions in torch.from_numpy(sent):
-        state = world.predict(state, actions[None]).state
-        drawn.append(world.decode(state))
-    rows = (Observations(cache, frames).pictures(cameras).numpy(), torch.cat(drawn).cpu().numpy())
-    return np.concatenate([np.concatenate(list(row.swapaxes(0, 1)), axis=2) for row in rows], axis=1)
+    for step in range(steps):
+        state, _, disagreement = world.predict(state, act(state, step))
+        seen = world.decode(state)
+        if float(disagreement()) > familiar:
+            for edge in (seen[..., :1, :, :], seen[..., -1:, :, :], seen[..., :, :1, :], seen[..., :, -1:, :]):
+                edge.copy_(torch.tensor([255, 0, 0], dtype=torch.uint8))
+        drawn.append(seen)
+    return torch.cat(drawn).cpu()
+
+
+def clip(rows: Sequence[Tensor]) -> NDArray[np.uint8]:
+    """Return rows of pictures, each uint8 [T, cameras, H, W, 3], one below the other: [T, rows H, cameras W, 3]."""
+    wide = [np.concatenate(list(row.numpy().swapaxes(0, 1)), axis=2) for row in rows]
+    return np.concatenate(wide, axis=1)
+
+
+def _as_sent(sent: NDArray[np.float32]) -> Callable[[Any, int], Tensor]:
+    return lambda _, step: torch.from_numpy(sent[step])[None]
+
+
+def _planned(learner: ImaginedEdit, residual: Residual | None, start: int) -> Callable[[FeatureState, int], Tensor]:
+    """What the policy plans from zero noise where it predicts to be, with a residual or without."""
+    model, ticks = learner.model.eval(), learner.config.critic.chunk_ticks
+
+    def act(state: FeatureState, step: int) -> Tensor:
+        noise = state.features.new_zeros(1, model.horizon, model.spec.action_dim)
+        chunk = draw_from_flat(model, state.features, noise)[:, :ticks]
+        if residual is None:
+            return chunk
+        tick = state.features.new_full((1,), start + step * ticks)
+        return chunk + residual.raw(residual(residual.rows(state.features, tick, chunk)))[:, None]
+
+    return act
+
+
+def _familiar(world: FeatureWorld, learner: ImaginedEdit) -> float:
+    """Return the disagreement of the members that few real chunks reach."""
+    every = learner.transitions()
+    rows = torch.nonzero(every.lasted)[:, 0]
+    rows = rows[:: max(1, len(rows) // _COMPARED)]
+    return float(world.dynamics.disagreement(every.features[rows], every.actions[rows]).quantile(_FAMILIAR_SHARE))

@@ -1,14 +1,12 @@
 """The configuration of a run: every part's own section, composed here because only the command line knows all parts."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from robot_io.gate import GateConfig
 from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
 from vla_rl.algorithms.base import Learning
 from vla_rl.core.config import fill_parts, part
-from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.validation import check_ranges
 from vla_rl.data.cache import RetentionConfig
@@ -87,8 +85,3 @@ class RunConfig:
             self.learning.check_steps(self.budget.steps_per_round, "budget.steps_per_round")
         if self.ray is not None and self.workers == 0:
             raise ConfigError("a Ray cluster runs workers; set workers to 1 or more, or ray to null")
-
-
-def world_preset(name: str) -> Path:
-    """Return the file of a preset, or a YAML file by its path."""
-    return Path(name) if Path(name).suffix in (".yaml", ".yml") else CONFIGS / "world_model" / f"{name}.yaml"

@@ -1,68 +1,118 @@
-"""Train a video world model on the episodes of a run, and film what it imagines."""
+"""Train a world model on the episodes of a run, and film what it predicts."""
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
 
+from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.world_folder import (
     NEAR_SUCCESS_SEED,
+    Eyes,
     WorldFolder,
     collect_near_success,
     episodes_of,
     gather_episodes,
+    has_expert,
     open_cache,
     world_spec,
 )
+from vla_rl.algorithms.imagined_edit import frames_of, what_actions_did
+from vla_rl.algorithms.round_data import RoundData
+from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.cache_keys import cache_key, claim
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import UserError
+from vla_rl.core.files import write_atomic
+from vla_rl.core.json_files import reading
+from vla_rl.core.validation import check_ranges
+from vla_rl.credit import CreditConfig
+from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.training.branch_film import Film, clip
-from vla_rl.training.config import RunConfig, world_preset
+from vla_rl.policies.folders import load_model
+from vla_rl.training.branch_film import Film, clip, film_sent
+from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import check_device
-from world_model.config import WorldModelConfig
-from world_model.model import load_world_model
-from world_model.training import train_world_model
+from world_model.feature_decoder import fit_decoder
+from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.feature_world import FeatureWorld, Trust, platt_scale, save_world_model
+from world_model.protocol import Observations
 
 logger = logging.getLogger(__name__)
+_DYNAMICS = "dynamics.safetensors"  # until the decoder is trained too
+_JUDGED = 10  # one in so many episodes measures how far the model is believed; it does not learn from them
+_LEAST_JUDGED = 20
+_NEAR_SUCCESS = 300
+_STARTS = 3  # rollouts of a judged episode
+_FAMILIAR_SHARE = 0.95
+
+
+@dataclass(frozen=True)
+class WorldModelConfig:
+    """Everything that decides a world model, beside its data and the policy through which it sees.
+
+    Attributes:
+        dynamics: Ensemble and gradient steps.
+        decoder_steps: Gradient steps of the decoder.
+        seed: Of initial weights, batches and noise.
+    """
+
+    dynamics: FeatureDynamicsConfig = field(default_factory=functools.partial(FeatureDynamicsConfig, steps=4000))
+    decoder_steps: int = 1500
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_ranges(self, "world model", decoder_steps=">= 1")
 
 
 def train_on_run(
-    run: Path, out: Path, preset: str, changes: Sequence[str] = (), near_success: int = 300, device: str = "cpu"
+    run: Path, out: Path, changes: Sequence[str] = (), near_success: int | None = None, device: str = "cpu"
 ) -> int:
-    """Gather episodes of a run and of ``near_success`` scripted episodes, and train a world model.
+    """Gather episodes of a run and scripted near successes, and train a world model in the features of the run's newest
+    policy.
 
-    It goes on where it stopped.
+    An interrupted training goes on with its dynamics, if they were finished.
 
     Args:
         run: The run folder.
         out: Folder of the world model.
-        preset: Name of a preset, or a YAML file.
-        changes: Items ``key=value`` that change it.
+        changes: Items ``key=value`` that change `WorldModelConfig`.
+        near_success: Number of scripted episodes; None: 300 if the task has an expert, else 0.
+        device: Where to compute.
 
     Returns:
         Number of training episodes.
 
     Raises:
-        UserError: If there is no run, a change does not fit, or ``out`` holds another world model.
+        UserError: If there is no run or no policy, a change does not fit, or ``out`` holds another world model.
     """
     source, config = RunFolder.open(run, RunConfig)
-    world = load_config(WorldModelConfig, world_preset(preset), changes)
+    settings = load_config(WorldModelConfig, overrides=changes)
     check_device(device)
-    folder = WorldFolder(out)
+    folder, found = WorldFolder(out), find_policy(run)
     episodes = [episodes_of(EpisodeStore(path, create=False)) for path in (source.episodes, source.evaluation)]
+    ticks = max(2, config.execution.execute_ticks)
+    if near_success is None:
+        near_success = _NEAR_SUCCESS if has_expert(config.task) else 0
     claim(
         folder.path / "key",
-        cache_key([config.task, config.gate, world, near_success, episodes]),
-        f"{folder.path} holds a world model of another task, of other episodes or with other settings; choose another "
-        "--out",
+        cache_key([config.task, config.gate, settings, ticks, near_success, episodes, found.path / "config.json"]),
+        f"{folder.path} holds a world model of another task or policy, of other episodes or with other settings; "
+        "choose another --out",
         made=(folder.model / "config.json").exists(),
     )
     folder.path.mkdir(parents=True, exist_ok=True)
     save_config(config.task, folder.task_file)
+    encoder = load_model(found.path)[0].encoder
+    Eyes(encoder)  # refuses a policy that it cannot see through, before anything is played
+    encoder.save(folder.encoder, {"policy_version": found.version})
     near = EpisodeStore(folder.near)
     collect_near_success(config.task, config.gate, near, near_success, NEAR_SUCCESS_SEED)
     if near_success:
@@ -71,26 +121,135 @@ def train_on_run(
     gather_episodes(EpisodeStore(folder.episodes), {"run": source.episodes, "near": folder.near}, config.task.env)
     gather_episodes(EpisodeStore(folder.held_out), {"run": source.evaluation}, config.task.env)
     cache = open_cache(folder.episodes, folder.cache)
-    train_world_model(world, world_spec(config.task, cache), cache, folder.model, device)
+    if not (folder.model / "config.json").exists():
+        eyes = Eyes(load_model(folder.encoder)[0].to(device))
+        world = fit_world(settings, eyes, cache, folder.model, ticks)
+        save_world_model(folder.model, world, world_spec(config.task, cache))
+        (folder.model / _DYNAMICS).unlink()
     return len(cache.episodes)
 
 
-def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
-    """Film held-out episodes: reality above, and below it what the world model imagines with the same actions.
+def world_of(folder: Path) -> Path:
+    """Return the folder of a world model. For a run it is the run's own, ``world``, trained now if it has none.
 
-    Imagination begins at step ``start``; the film has ``steps``.
+    Raises:
+        UserError: As `train_on_run`.
+    """
+    if not (folder / "policies").is_dir():
+        return folder
+    world = WorldFolder(folder / "world")
+    if not (world.model / "config.json").exists():
+        logger.info("%s has no world model yet; one is trained now, once, in %s", folder, world.path)
+        train_on_run(folder, world.path)
+    return world.path
+
+
+def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
+    """Film held-out episodes: reality above, and below it what the world model predicts of the same actions.
+
+    The prediction begins at step ``start``; the film has ``steps``.
 
     Raises:
         UserError: If there is no world model, or no episode is long enough.
     """
     folder = WorldFolder(world)
-    folder.task()  # refuses a folder without a world model
-    model, cache = load_world_model(folder.model), open_cache(folder.held_out, folder.held_out_cache)
+    (model, spec), cache = folder.load(), open_cache(folder.held_out, folder.held_out_cache)
     long_enough = [each.start for each in cache.episodes if each.length > start + steps]
     if not long_enough:
         raise UserError(f"no held-out episode has more than {start + steps} steps; choose a smaller --start or --steps")
     clips = []
     for index in np.random.default_rng(0).permutation(len(long_enough))[:episodes]:
         frames = long_enough[index] + start + np.arange(steps + 1)
-        clips.append(clip(model, cache, model.spec.cameras, frames, cache.action_sent[frames[:-1], None]))
-    return Film(clips, model.spec.control_hz)
+        row = film_sent(model, Observations(cache, frames[:1]), cache.action_sent[frames[:-1], None], familiar=1.0)
+        clips.append(clip([Observations(cache, frames).pictures(spec.cameras), row]))
+    return Film(clips, spec.control_hz)
+
+
+def fit_world(settings: WorldModelConfig, eyes: Eyes, cache: FrameCache, folder: Path, ticks: int) -> FeatureWorld:
+    """Fit dynamics and decoder to nine tenths of the episodes, and `Trust` to the others.
+
+    Args:
+        settings: See `WorldModelConfig`.
+        eyes: What the model sees and predicts.
+        cache: Real episodes, at least one.
+        folder: Keeps the dynamics until the model is saved.
+        ticks: C, most actions between two predictions from real or predicted features.
+    """
+    seen = eyes.look(Observations(cache, np.arange(cache.total_frames)))
+    judged = _judged(cache)
+    learnt = torch.ones(len(seen), dtype=torch.bool, device=seen.device)
+    learnt[torch.from_numpy(frames_of(judged)).to(seen.device)] = False
+    rows = torch.nonzero(learnt)[:, 0].cpu().numpy()
+    generator = torch_generator(settings.seed, "world transitions", 0)
+    transitions = _transitions(cache, eyes, seen, learnt, ticks, generator)
+
+    def look(chosen: Tensor) -> Tensor:
+        return Observations(cache, rows[chosen.numpy()]).pictures(tuple(cache.images))
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(settings.seed, "world model", 0))
+        dynamics = _once(
+            folder / _DYNAMICS,
+            lambda: fit_dynamics(transitions, settings.dynamics, torch_generator(settings.seed, "world dynamics", 0)),
+            lambda: FeatureDynamics.of(transitions, settings.dynamics),
+        )
+        torch.manual_seed(derived_seed(settings.seed, "world model", 1))
+        decoder = fit_decoder(
+            seen[learnt], look, settings.decoder_steps, torch_generator(settings.seed, "world decoder", 0)
+        )
+    world = FeatureWorld(dynamics, eyes.look, eyes.normalize, decoder, eyes.sense)
+    return replace(world, trust=_trust(world, cache, judged, ticks))
+
+
+def _once[ModuleT: nn.Module](file: Path, fitted: Callable[[], ModuleT], blank: Callable[[], ModuleT]) -> ModuleT:
+    """Return a fitted module, and keep its weights in a file; if they are there, put them into a blank one."""
+    if file.exists():
+        module = blank().eval()
+        with reading(file, "remove it to fit this part anew"):
+            module.load_state_dict(safetensors.torch.load(file.read_bytes()))
+        return module
+    module = fitted()
+    file.parent.mkdir(exist_ok=True)
+    write_atomic(file, safetensors.torch.save({name: part.contiguous() for name, part in module.state_dict().items()}))
+    return module
+
+
+def _transitions(
+    cache: FrameCache, eyes: Eyes, seen: Tensor, learnt: Tensor, ticks: int, generator: torch.Generator
+) -> Transitions:
+    """What every whole chunk did, and what its first actions did, as many as the generator draws."""
+    data = RoundData(cache, CreditConfig(), eyes.policy)
+    some = torch.randint(1, ticks, (len(seen),), generator=generator).numpy()
+    parts = [what_actions_did(data, seen, eyes.normalize, ticks, count) for count in (np.full_like(some, ticks), some)]
+    return Transitions(*(torch.cat([part[learnt] for part in columns]) for columns in zip(*parts, strict=True)))
+
+
+def _judged(cache: FrameCache) -> list[CachedEpisode]:
+    """Return every tenth episode with a known outcome, or none if there are too few."""
+    known = [episode for episode in cache.episodes if episode.success is not None]
+    return known[::_JUDGED] if len(known) >= _JUDGED * _LEAST_JUDGED else []
+
+
+def _trust(world: FeatureWorld, cache: FrameCache, judged: Sequence[CachedEpisode], ticks: int) -> Trust:
+    """Compare predicted with real outcomes of episodes, from several moments of each on, with what was sent."""
+    if not judged:
+        logger.warning(
+            "fewer than %d episodes have a known outcome. Chances of success are judged by episodes that the model has "
+            "learned from, and are too sure",
+            _JUDGED * _LEAST_JUDGED,
+        )
+        judged = [episode for episode in cache.episodes if episode.success is not None]
+    chances, truth, strangest = [], [], []
+    for episode in judged:
+        end = episode.start + episode.length
+        for frame in np.linspace(episode.start, end - 1, _STARTS, endpoint=False).astype(int):
+            sent = torch.from_numpy(cache.action_sent[np.arange(frame, end)])
+            chances.append(world.predict(world.encode(Observations(cache, np.array([frame]))), sent[None]).success)
+            truth.append(bool(episode.success))
+        frames = np.arange(episode.start, max(episode.start + 1, end - ticks), ticks)
+        sent = torch.from_numpy(cache.chunks(frames, ticks, sent=True)[0])
+        strangest.append(world.predict(world.encode(Observations(cache, frames)), sent).disagreement().max().cpu())
+    kept = [most for most, episode in zip(strangest, judged, strict=True) if episode.success] or strangest
+    familiar = float(torch.stack(kept).quantile(_FAMILIAR_SHARE)) if kept else float("inf")
+    slope, offset = platt_scale(torch.cat(chances).cpu(), torch.tensor(truth)) if len(set(truth)) > 1 else (1.0, 0.0)
+    return Trust(slope, offset, familiar)

@@ -167,6 +167,11 @@ class ProxiedPolicy(TrainablePolicy):
         return self.base.n_obs_steps
 
     @property
+    def encoder(self) -> FlowVLA:
+        """The proxy. It needs no base policy."""
+        return self.net
+
+    @property
     def max_words(self) -> int:
         """Longest sentence, in words, that the proxy reads."""
         return self.net.max_words
@@ -259,9 +264,13 @@ class ProxiedPolicy(TrainablePolicy):
         """Return the observations that the proxy reads: the last of several, pictures reduced."""
         if state.ndim == 3:
             images, state = {camera: image[:, -1] for camera, image in images.items()}, state[:, -1]
-        if self._pool > 1:
-            images = {
-                camera: F.avg_pool2d(image.movedim(-1, 1).float(), self._pool).movedim(1, -1)
-                for camera, image in images.items()
-            }
-        return images, state
+        return reduced(images, self._pool), state
+
+
+def reduced(images: dict[str, Tensor], times: int) -> dict[str, Tensor]:
+    """Return pictures [B, H, W, 3] whose sides are so many times shorter."""
+    if times == 1:
+        return images
+    return {
+        camera: F.avg_pool2d(image.movedim(-1, 1).float(), times).movedim(1, -1) for camera, image in images.items()
+    }

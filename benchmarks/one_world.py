@@ -55,7 +55,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             for folder in options.runs:
                 cells.once(_name(folder), functools.partial(measures[part], folder))
         found[part] = cells.read()
-    return {**_gathered(options.out), **_of_films(found["films"]), **_of_broken(found["broken"])}
+    return {
+        **_gathered(options.out),
+        "world_model_lines": _lines(),
+        **_of_films(found["films"]),
+        **_of_broken(found["broken"]),
+    }
 
 
 def _name(run: Path) -> str:
@@ -188,7 +193,6 @@ def _gathered(out: Path) -> dict[str, Any]:
     read = {name: json.loads(file.read_text()) for name in names if (file := out / f"{name}.json").exists()}
     for name, result in read.items():
         found |= {new: result[old] for old, new in names[name].items() if old in result}
-    found["world_model_lines"] = _lines()
     of_practice = read.get("imagination", {})
     if values := of_practice.get("branch_values"):
         found["branch_correlation_3"] = float(np.mean([cell["learnt"]["within"][-1] for cell in values]))
@@ -230,7 +234,8 @@ def table(result: dict[str, Any]) -> str:
     rows = ["| figure | measured | wanted |", "|---|---|---|"]
     for name, wanted in _WANTED.items():
         if name in result:
-            rows.append(f"| `{name}` | {result[name]:.3g} | {wanted} |")
+            value = result[name]
+            rows.append(f"| `{name}` | {value if isinstance(value, int) else f'{value:.3g}'} | {wanted} |")
     return "\n".join([*rows, "", "`gain_*`, the ladder and driving: the cells of their own pages."])
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_world import SPEC, TICKS, tiny_policy, tiny_world
 from toy_episodes import toy_cache
+from toy_world import SPEC, TICKS, tiny_policy, tiny_world
 
 from vla_rl.acting.world_folder import Eyes
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
@@ -57,7 +57,7 @@ def test_a_policy_of_small_pictures_sees_larger_ones_reduced(cache: FrameCache) 
 def test_a_policy_of_several_robots_is_refused(cache: FrameCache) -> None:
     policy = tiny_policy(cache)
     policy.spec = replace(policy.spec, sizes=((3, 2), (2, 1)))
-    with pytest.raises(UserError, match="one robot"):
+    with pytest.raises(UserError, match="Practice it as"):
         Eyes(policy)
 
 

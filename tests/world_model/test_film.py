@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tiny_world import SPEC, TICKS, tiny_world
 from toy_episodes import toy_cache
+from toy_world import SPEC, TICKS, tiny_world
 
 from vla_rl.training.branch_film import clip, film_sent
 from world_model.feature_world import Trust

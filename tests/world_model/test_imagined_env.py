@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.utils.env_checker import check_env
-from tiny_world import SPEC, tiny_world
 from toy_episodes import toy_cache
+from toy_world import SPEC, tiny_world
 
 from robot_io.env_robot import EnvRobot
 from robot_io.gate import GateConfig, SafetyGate

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny_world import SPEC, TINY, tiny_world
 from torch import Tensor
 from toy_episodes import toy_cache
+from toy_world import SPEC, TINY, tiny_world
 
 from benchmarks.world_horizons import HorizonConfig, choose_windows, horizon_curves, judge_successes, probe_floor
 from benchmarks.world_judge import SimulatorTruth, WorldJudge, collect_counterfactuals

@@ -94,9 +94,10 @@ class Eyes:
     """
 
     def __init__(self, policy: BasePolicy) -> None:
-        if policy.n_obs_steps > 1 or policy.spec.sizes:
+        if policy.n_obs_steps > 1 or policy.spec.sizes or type(policy).features is BasePolicy.features:
             raise UserError(
-                "a world model sees through a policy of one observation and one robot; practice yours as policy.base"
+                f"a world model sees through features of one observation of one robot; {policy.config.kind!r} gives "
+                "none. Practice it as policy.base"
             )
         self.policy, self._own = policy.eval(), len(example_row(policy))
         state = policy.statistics.state

@@ -11,7 +11,9 @@ from vla_rl_benchmarks.metaworld_tasks import IDS, TASKS
 
 import sim
 from sim.supervisor import ScriptedSupervisor, SupervisorConfig
+from vla_rl.acting.expert_policy import find_expert
 from vla_rl.core.errors import UserError
+from vla_rl.core.types import Observation
 
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("ButtonPress", "DoorOpen", "DrawerOpen", "PegInsertSide")]
 FIRST_FAST = [META_WORLD[0], *(pytest.param(name, marks=pytest.mark.slow) for name in META_WORLD[1:])]
@@ -52,6 +54,18 @@ def test_every_meta_world_task_steps_and_has_an_expert(name):
         observation, reward, *_ = env.step(expert.act()[0])
         assert reward == 0.0
     env.close()
+
+
+def test_the_expert_as_a_policy_plans_steps_that_end():
+    make(META_WORLD[0]).close()
+    folder, load = find_expert(f"expert:vla_rl_benchmarks.metaworld_tasks:{META_WORLD[0]}")
+    assert folder.spec.delta_dims == (0, 1, 2)
+    policy = load()
+    for state in policy._states:  # it follows its own solution to the end
+        actions = policy.infer(Observation({}, state, "", 0)).actions
+    assert actions[0, :3].any()
+    assert not actions[1:, :3].any()
+    assert (actions[:, 3] == actions[0, 3]).all()
 
 
 def test_meta_worlds_own_list_of_tasks_is_the_registered_one():

@@ -137,6 +137,20 @@ def test_a_wrong_chunk_of_a_base_is_not_kept(base: type[Wrong], error: str) -> N
     assert not model.chunks._found
 
 
+class Short(Wrong):
+    """Plans two of five actions: a step and a target."""
+
+    spec = replace(Remembering.spec, delta_dims=(0,))
+    plan = np.array([[1, 2], [3, 4]], np.float32)
+
+
+def test_behind_a_short_chunk_of_a_base_the_robot_holds_still() -> None:
+    model = proxied(f"{__name__}:Short", Short.spec)
+    seen = Observation({"front": np.zeros((160, 200, 3), np.uint8)}, np.zeros(2, np.float32), "push the block", 0)
+    actions = model.acting().infer(seen).actions
+    assert actions.tolist() == [[1, 2], [3, 4], [0, 4], [0, 4], [0, 4]]
+
+
 class Ticking(Wrong):
     """Plans by the tick, which no stored observation has."""
 

@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from robot_io.env_interface import EnvDeclaration, read_dimensions
+from robot_io.env_interface import EnvDeclaration, read_actions, read_dimensions
+from vla_rl.acting.action_kinds import delta_dims
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
@@ -38,6 +39,7 @@ class ExpertPolicy(Policy):
         # The smallest pictures: they are not used.
         self._env = _make(env, {**options, "image_size": 16})
         self._expert = sim.make_expert(self._env)
+        self._steps = list(_delta_dims(self._env))
         self._nan_from_tick = nan_from_tick
         self.reset(0)
 
@@ -57,8 +59,10 @@ class ExpertPolicy(Policy):
             actions.append(self._expert.act()[0])
             observation, _, terminated, truncated, _ = self._env.step(actions[-1])
             ended = terminated or truncated
+        still = actions[-1].copy()
+        still[self._steps] = 0
         self._states = np.stack(states)  # [T, S]
-        self._actions = np.concatenate([actions, np.repeat(actions[-1:], _HORIZON, axis=0)])  # [T + H, A]
+        self._actions = np.concatenate([actions, np.tile(still, (_HORIZON, 1))])  # [T + H, A]
         self._row = 0
 
     @override
@@ -87,6 +91,7 @@ def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy
         state_dim=spaces["agent_pos"].shape[0],
         action_dim=made.action_space.shape[0],
         control_hz=rate,
+        delta_dims=_delta_dims(made),
         dimensions=(_dimensions(made),),
     )
     grippers = tuple(made.unwrapped.gripper_dims)
@@ -94,6 +99,10 @@ def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy
     discrete_dims = tuple(dim for dim in grippers if dim < spec.action_dim)
     folder = PolicyFolder(path=Path(), spec=spec, horizon=_HORIZON, discrete_dims=discrete_dims, version=0)
     return folder, functools.partial(ExpertPolicy, env, options, nan_from_tick)
+
+
+def _delta_dims(env: Any) -> tuple[int, ...]:
+    return delta_dims(read_actions(env, EnvDeclaration()).kind)
 
 
 def _dimensions(env: Any) -> Pair:

@@ -64,7 +64,7 @@ class SeededPolicy:
         self.horizon = int(self.policy.horizon)
 
     def chunk(self, observation: Observation, noise: Float32Array) -> Float32Array:
-        """Ask for a chunk, float32 [H, A]. The last action of a shorter chunk is repeated.
+        """Ask for a chunk, float32 [H, A]. Behind a shorter one the robot holds still: steps are 0, targets repeat.
 
         Args:
             observation: What it plans for.
@@ -74,6 +74,8 @@ class SeededPolicy:
         if seed != self._seed:
             self.policy.reset(seed)
             self._seed = seed
-        actions = check_chunk(self.policy.infer(observation.copied()), self.policy.spec.action_dim).actions
-        last = np.broadcast_to(actions[-1], (max(0, self.horizon - len(actions)), actions.shape[1]))
-        return np.concatenate([actions, last])[: self.horizon]
+        spec = self.policy.spec
+        actions = check_chunk(self.policy.infer(observation.copied()), spec.action_dim).actions
+        still = actions[-1].copy()
+        still[list(spec.delta_dims)] = 0
+        return np.concatenate([actions, np.tile(still, (max(0, self.horizon - len(actions)), 1))])[: self.horizon]

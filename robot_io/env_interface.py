@@ -154,7 +154,8 @@ def read_rate(env: Any, declared: EnvDeclaration) -> tuple[float, str]:
             expected = "expected a positive number. Declare task.declare.control_hz"
             raise UserError(f"{env} has metadata['render_fps'] {rate!r}; {expected}")
         return float(rate), ""
-    return ASSUMED_HZ, f"{ASSUMED_HZ:g} steps a second are assumed: declare control_hz, or metadata['render_fps']"
+    remedy = "set task.declare.control_hz, or metadata['render_fps'] of the environment"
+    return ASSUMED_HZ, f"{ASSUMED_HZ:g} steps a second are assumed: {remedy}"
 
 
 def read_sentence(env: Any, declared: EnvDeclaration) -> tuple[str, str]:

@@ -44,7 +44,7 @@ class EnvRobot:
         reader: cameras and state.
         state_dimensions: Names and units of the state, as declared.
         action_dimensions: Names and units of the action, as declared.
-        notes: what was assumed, changed or left out, in sentences.
+        assumed: what the environment does not say itself, in sentences.
         judged: Whether the environment, or a person, gave the outcome of the last episode.
         judge: Judges every step, see `robot_io.success.Judge`.
         draws_always: Every observation has its pictures. False, set before `reset`, draws pictures on access. The
@@ -84,8 +84,8 @@ class EnvRobot:
         self.state_dimensions = read_dimensions(env, declared, "state", self.reader.state_dim)
         self.action_dimensions = read_dimensions(env, declared, "action", self.actions.size)
         pairs = {"state": self.state_dimensions, "action": self.action_dimensions}
-        unnamed = [_UNNAMED.format(what=what) for what, dimensions in pairs.items() if not dimensions]
-        self.notes = [*filter(None, (about_rate, about_task)), *self.actions.notes, *self.reader.notes, *unnamed]
+        self._unnamed = [_UNNAMED.format(what=what) for what, dimensions in pairs.items() if not dimensions]
+        self.assumed = [*filter(None, (about_rate, about_task)), *self.actions.notes]
         self._measured = self._measured_targets()
         self._middle = np.asarray((self.actions.low + self.actions.high) / 2, np.float32)
         self._steps = np.array([kind == "delta" for kind in self.actions.kind])  # [A]
@@ -101,6 +101,11 @@ class EnvRobot:
         self.draws_always = True
         self.world: Any = None
         self._leaves_out = all(hasattr(env.unwrapped, name) for name in ("drawing", "draw_now"))
+
+    @property
+    def notes(self) -> list[str]:
+        """What was assumed, changed or left out, in sentences."""
+        return [*self.assumed, *self.reader.notes, *self._unnamed]
 
     @property
     def action_kind(self) -> tuple[str, ...]:

@@ -372,6 +372,31 @@ def test_an_assumed_kind_of_action_is_logged(caplog: pytest.LogCaptureFixture) -
     assert "targets" not in caplog.text
 
 
+class Silent(Dot):
+    """The same task, which says of itself as little as an environment may."""
+
+    metadata: ClassVar[dict[str, Any]] = {}
+    max_episode_steps: Any = None
+    task_description = ""
+
+
+def test_an_assumed_rate_limit_and_sentence_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    env = vla.make_env(Silent, declare={"action_kind": "absolute"})
+    assert env.spec.control_hz == 20
+    env.close()
+    assert [message.partition("Silent: ")[2] for message in caplog.messages] == [
+        "20 steps a second are assumed: set task.declare.control_hz, or metadata['render_fps'] of the environment",
+        "the task sentence is assumed to be 'Silent': declare sentence, or task_description",
+        "the task has no time limit; an episode is cut after 1000 steps: declare max_episode_steps",
+    ]
+    caplog.clear()
+    declare = {"action_kind": "absolute", "control_hz": 10, "sentence": "go there", "max_episode_steps": 40}
+    env = vla.make_env(Silent, declare=declare)
+    assert env.spec.control_hz == 10
+    env.close()
+    assert not caplog.messages
+
+
 def test_a_policy_takes_its_scale_from_episodes_of_its_robot_alone(place: SimpleNamespace, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"the episodes have the state_dim 2, the robot has 4; give episodes"):
         vla.FlowVLA.from_data(place.demos, robot=vla.make_env(BlindDot))
@@ -394,7 +419,7 @@ class FloatPicture(BlindDot):
 
 
 def test_a_picture_that_no_policy_sees_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    env = vla.make_env(FloatPicture, declare={"action_kind": "absolute"})
+    env = vla.make_env(FloatPicture, declare={"action_kind": "absolute", "sentence": "go there"})
     assert env.spec.cameras == ()
     env.close()
     (note,) = caplog.messages

@@ -127,7 +127,7 @@ def make_env(
     env = Env(config_from_dict(TaskConfig, {**settings, "kwargs": arguments, "declare": declared}))
     env.spec  # noqa: B018  # what is wrong with it shows here
     robot = env.simulator.robot
-    for note in (*robot.actions.notes, *robot.reader.left_out):
+    for note in (*robot.assumed, *robot.reader.left_out):
         logger.warning("%s: %s", task, note)
     return env
 

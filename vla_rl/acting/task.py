@@ -92,6 +92,9 @@ def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None 
         if remedy := renderer_remedy(error):
             raise UserError(f"{name} cannot be made: {raised(error)}.{remedy}") from error
         raise
+    if robot.env.assumes_limit:
+        cut = f"an episode is cut after {ASSUMED_EPISODE_STEPS} steps: declare max_episode_steps"
+        robot.assumed.append(f"the task has no time limit; {cut}")
     check_camera_names(robot.reader.camera_names, "task.declare.cameras={front: PATH.IN.THE.OBSERVATION}")
     return robot
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from robot_io.env_robot import EnvRobot
-from vla_rl.acting.task import ASSUMED_EPISODE_STEPS, episode_limit
+from vla_rl.acting.task import episode_limit
 from vla_rl.acting.task_play import Played, Session
 from vla_rl.core.types import Float32Array
 
@@ -35,10 +35,7 @@ def short(numbers: Float32Array) -> str:
 
 
 def _of_interface(robot: EnvRobot, _: Session) -> Iterator[Finding]:
-    """What shows without playing: limits, ranges, sizes and names."""
-    if robot.env.assumes_limit:
-        cut = f"an episode is cut after {ASSUMED_EPISODE_STEPS} steps: declare max_episode_steps"
-        yield Finding("assumed", f"the task has no time limit; {cut}")
+    """What shows without playing: ranges, sizes and names."""
     widest = float((robot.actions.high - robot.actions.low).max())
     if widest > _WIDE_ACTIONS:
         reach = "declare what the robot can reach, action_low and action_high"

@@ -160,6 +160,50 @@ def test_an_expert_that_returns_no_action_is_refused(place: SimpleNamespace, act
         vla.collect_demonstrations(place.env, 1, expert=lambda _: action)
 
 
+class Broken(Seeing):
+    """Its numbers are not finite from a step on, in the episodes of some seeds."""
+
+    def __init__(self, seeds: tuple[int, ...], after: int = 0) -> None:
+        super().__init__(looks=True)
+        self.seeds, self.after = seeds, after
+
+    def reset(self, seed: int) -> None:
+        self.is_broken = seed in self.seeds
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        chunk = super().infer(observation)
+        if self.is_broken:
+            chunk.actions[max(self.after - observation.tick, 0) :] = np.inf
+        return chunk
+
+
+def test_episodes_whose_actions_are_not_finite_are_counted(place: SimpleNamespace) -> None:
+    found = vla.evaluate(Broken((4,)), place.env, seeds=[3, 4, 5])
+    assert (found.success, found.not_finite) == ((True, False, True), (4,))
+    assert str(found).endswith(", actions that are not finite in 1 episode")
+    some = vla.evaluate(Broken((3, 4), after=2), place.env, seeds=[3, 4])
+    assert some.not_finite == (3, 4)
+    assert "not finite in 2 episodes" in some._repr_html_()
+    assert not vla.evaluate(Seeing(looks=False), place.env, seeds=[3]).not_finite
+
+
+def test_a_policy_without_a_finite_action_is_no_score_of_0(place: SimpleNamespace) -> None:
+    broken = Broken((3, 4))
+    with pytest.raises(
+        UserError, match=r"every action of the policy is NaN or infinite, in 2 of 2 episodes\..* Correct its"
+    ):
+        vla.evaluate(broken, place.env, seeds=[3, 4])
+
+
+class Diverged(Declared):
+    """A class of one's own whose numbers have diverged."""
+
+    version = 0
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        return ActionChunk(np.full((8, 2), np.nan, np.float32), observation.tick, 0, 0)
+
+
 class OtherDot(Dot):
     """A second name for one task."""
 

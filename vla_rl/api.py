@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
+from vla_rl.acting.attempt import check_finite, share_not_finite
 from vla_rl.acting.env import AnyEnv, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, on_disk, opened
 from vla_rl.acting.task_config import TaskConfig
@@ -187,7 +188,8 @@ def evaluate(
         Success and length (in steps) of each episode, with the success rate and its 95 % Wilson interval.
 
     Raises:
-        UserError: If the policy does not fit the task, a seed is given twice, or a setting is wrong.
+        UserError: If the policy does not fit the task, plans no finite action, a seed is given twice, or a setting is
+            wrong.
 
     Example:
         >>> print("success", evaluate("runs/dot", env, episodes=4))
@@ -362,13 +364,20 @@ def _evaluation(
             ]
         jobs = [replace(job, pictures=render) for job in jobs]
         headers: list[EpisodeHeader] = []
+        shares: list[float] = []
+        store = EpisodeStore(out)
         with workers as pool:
 
             def play(count: int) -> Outcomes:
                 headers.extend(run_missing(pool, jobs[len(headers) : count], "evaluate"))
+                for each in headers[len(shares) :]:
+                    columns = store.recorded_columns(each.episode_id, "extras/chunk_id", "extras/gate_reasons")
+                    shares.append(share_not_finite(*columns))
+                check_finite(shares)
                 rows = ((each.seed, each.success is True, each.length, each.env_id) for each in headers)
                 starts, success, lengths, tasks = zip(*rows, strict=True)
-                return Outcomes(starts, success, lengths, tasks, EpisodeStore(out))
+                wrong = tuple(seed for seed, share in zip(starts, shares, strict=True) if share)
+                return Outcomes(starts, success, lengths, tasks, store, wrong)
 
             yield play
 

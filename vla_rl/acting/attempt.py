@@ -3,8 +3,11 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from numpy.typing import NDArray
+
+from robot_io.reasons import Reason
 from robot_io.recorder import Recorder
 from vla_rl.core.errors import UserError
 from vla_rl.core.protocols import Gate, Subscriber
@@ -12,7 +15,7 @@ from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.loop import EpisodeSummary, EpisodicRobot, run_episode
-from vla_rl.execution.plan import ActionSource
+from vla_rl.execution.plan import NO_CHUNK, ActionSource
 
 
 def free_names(store: EpisodeStore | None, kind: str) -> Iterator[str]:
@@ -20,6 +23,25 @@ def free_names(store: EpisodeStore | None, kind: str) -> Iterator[str]:
     known = [name for name in store.ids(left_out=True) if re.fullmatch(rf"{kind}-\d{{6}}", name)] if store else []
     first = int(known[-1].removeprefix(f"{kind}-")) + 1 if known else 0
     return (f"{kind}-{number:06d}" for number in itertools.count(first))
+
+
+def share_not_finite(chunk_id: NDArray[Any], gate_reasons: NDArray[Any]) -> float:
+    """Return the share of an episode's planned actions that are not finite, by two of its extras [T]."""
+    reasons = gate_reasons[chunk_id != NO_CHUNK]
+    return float((reasons & Reason.NOT_FINITE > 0).mean()) if len(reasons) else 0.0
+
+
+def check_finite(shares: Sequence[float]) -> None:
+    """Refuse a policy that planned no finite action, by the share of each episode.
+
+    Raises:
+        UserError: If no action of any episode was finite.
+    """
+    if shares and min(shares) == 1:
+        raise UserError(
+            f"every action of the policy is NaN or infinite, in {len(shares)} of {len(shares)} episodes. The safety "
+            "gate held the robot, so these episodes say nothing of the policy. Correct its output"
+        )
 
 
 class Attempt(NamedTuple):

@@ -13,7 +13,7 @@ from robot_io.display import LiveDisplay
 from robot_io.faults import FaultResult
 from robot_io.limits import RobotLimits
 from vla_rl.acting.action_kinds import first_named, recorded_as_steps, with_action_kinds
-from vla_rl.acting.attempt import Attempts, free_names
+from vla_rl.acting.attempt import Attempts, check_finite, free_names, share_not_finite
 from vla_rl.acting.capability import added_steps, best_strategy, check_strategy, load_corrector
 from vla_rl.acting.injection import Injection
 from vla_rl.acting.policy_folder import AnyPolicy, PolicyFolder, find_policy, on_disk, on_robot
@@ -154,6 +154,7 @@ def rollout(
 
     Raises:
         UserError: If policy, robot and settings do not fit each other, or a real robot was stopped and needs a person.
+            If the policy planned no finite action.
 
     Example:
         >>> rollout("runs/dot", "mock", settings={"robot.duration_s": 0.5})
@@ -249,6 +250,10 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
                     if watched is not None and watched.found:
                         detector_stops.append(summary.success)
                     logger.info(_sentence(episode_id, summary))
+    if injection is None:
+        check_finite(attempts.not_finite)
+        if wrong := sum(share > 0 for share in attempts.not_finite):
+            logger.warning("actions of the policy were not finite in %d of %d attempts", wrong, len(outcomes))
     return RolloutResult(outcomes, [] if injection is None else injection.findings, detector_stops)
 
 
@@ -257,6 +262,9 @@ class WatchedAttempts:
 
     ``added`` are dimensions of the policy's steps that were added up to targets; they are stored as steps again. With
     ``rearmed`` stops are wanted, and the caller arms the gate again when a person has looked.
+
+    Attributes:
+        not_finite: Share of each attempt's planned actions that are not finite.
     """
 
     def __init__(
@@ -272,6 +280,7 @@ class WatchedAttempts:
             setup.robot, setup.gate, setup.origin, setup.env_id, subscribers, rearms=not self._real
         )
         self._was_stopped = False
+        self.not_finite: list[float] = []
 
     def check_may_go_on(self) -> None:
         """Refuse the next attempt if the one before was stopped and no person has looked at the robot since.
@@ -289,7 +298,8 @@ class WatchedAttempts:
         """Run one attempt and save it, also when it breaks off; errors as of `check_may_go_on`."""
         self.check_may_go_on()
         keep = None if store is None else functools.partial(self._keep, store)
-        summary, _ = self._attempts.run(source, episode_id, seed, policy_version, keep)
+        summary, episode = self._attempts.run(source, episode_id, seed, policy_version, keep)
+        self.not_finite.append(share_not_finite(episode.extras["chunk_id"], episode.extras["gate_reasons"]))
         self._was_stopped = summary.stopped
         return summary
 

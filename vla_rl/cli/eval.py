@@ -63,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
         low, high = wilson_interval(sum(own), len(own))
         share = f"{sum(own)}/{len(own)} = {sum(own) / len(own):.1%}"
         print(f"{task} version {version}: {share} [{low:.1%}, {high:.1%}]")
+    if found.not_finite:
+        print(f"actions that are not finite in {len(found.not_finite)} of {episodes} episodes")
     count = f"{kept + episodes - len(store)} of {episodes} episodes reused"
     print(f"{store.path}: {count}; episodes of other policies or settings are not counted")
     return 0

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import DamagedError, StoreError, one_line
 from vla_rl.core.json_files import check_seal, parse_json, sealed
-from vla_rl.core.types import Episode, Source, Uint8Array
+from vla_rl.core.types import Episode, Source
 from vla_rl.data.episode_header import COLUMN_NAME, LABELS, OPTIONAL_LABELS, EpisodeHeader, only_where_declared
 
 SCHEMA_VERSION = 1
@@ -134,11 +134,12 @@ def read_file(file: Path) -> Episode:
         return episode
 
 
-def read_source(file: Path) -> Uint8Array:
-    """Return the column ``source`` alone, uint8 [T]. Raises as `read_file_header`."""
+def read_columns(file: Path, *paths: str) -> list[NDArray[Any]]:
+    """Return some columns alone, each [T, ...], such as ``extras/tick``. Raises as `read_file_header`."""
     header = read_file_header(file)
     with _reading(file):
-        return _read_columns(file, header, ["source"])["source"]
+        columns = _read_columns(file, header, paths)
+        return [columns[path] for path in paths]
 
 
 def _read_columns(file: Path, header: EpisodeHeader, paths: Collection[str]) -> dict[str, NDArray[Any]]:

@@ -21,9 +21,10 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vla_rl.core.errors import StoreError
 from vla_rl.core.files import FileStamp, fsync_path, locked, stamp_of_file
@@ -37,9 +38,9 @@ from vla_rl.data.episode_file import (
     SUFFIX,
     DamagedError,
     episode_digest,
+    read_columns,
     read_file,
     read_file_header,
-    read_source,
     storable_columns,
     write_file,
 )
@@ -171,7 +172,8 @@ class EpisodeStore(Editable):
         header = replace(header, task=changes.get("task", header.task), success=changes.get("success", header.success))
         if "trim" not in changes:
             return header
-        source = read_source(self._file(episode_id))[slice(*changes["trim"])]
+        (source,) = read_columns(self._file(episode_id), "source")
+        source = source[slice(*changes["trim"])]
         has_final = header.has_final or changes["trim"][1] < header.length
         human_steps = int(np.count_nonzero(source == Source.HUMAN))
         return replace(header, length=len(source), human_steps=human_steps, has_final=has_final)
@@ -179,6 +181,10 @@ class EpisodeStore(Editable):
     def recorded(self, episode_id: str) -> Episode:
         """Read an episode as it was recorded, without its edits. Raises as `read`."""
         return read_file(self._file(episode_id))
+
+    def recorded_columns(self, episode_id: str, *paths: str) -> list[NDArray[Any]]:
+        """Read some columns, such as ``extras/tick``, of an episode as it was recorded. Raises as `read`."""
+        return read_columns(self._file(episode_id), *paths)
 
     def recording(self, name: str) -> Recording:
         """Read digest, length and labels of an episode as it was recorded. Raises StoreError if it is damaged."""

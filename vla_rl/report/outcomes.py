@@ -24,6 +24,8 @@ class Outcomes:
         lengths: Number of steps of each episode; empty if unknown.
         tasks: Name of the task of each episode; empty if unknown.
         store: The episodes; None if they are not kept.
+        not_finite: Seeds of the episodes in which the policy planned actions that are not finite. The safety gate held
+            the robot instead.
 
     Example:
         >>> outcomes = Outcomes((1, 2, 3, 4), (True, True, False, True), (30, 35, 120, 41))
@@ -38,6 +40,7 @@ class Outcomes:
     lengths: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
     store: "EpisodeStore | None" = field(default=None, repr=False, compare=False)
+    not_finite: tuple[int, ...] = ()
 
     @property
     def successes(self) -> int:
@@ -72,9 +75,10 @@ class Outcomes:
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{self.successes}/{len(self.success)} = {self.rate:.0%} [{100 * low:.0f}, {100 * high:.0f}]".replace(
-            "%", " %"
-        )
+        share = f"{self.rate:.0%} [{100 * low:.0f}, {100 * high:.0f}]".replace("%", " %")
+        count = len(self.not_finite)
+        wrong = f", actions that are not finite in {count} episode{'s' * (count > 1)}" if count else ""
+        return f"{self.successes}/{len(self.success)} = {share}{wrong}"
 
     def _repr_html_(self) -> str:
         low, high = (100 * bound for bound in self.interval)

@@ -32,6 +32,30 @@ def test_a_column_that_looks_like_an_outcome_is_named(tmp_path: Path, caplog: py
     assert not caplog.text
 
 
+@pytest.mark.parametrize("part", ["action", "observation.state"])
+def test_a_column_that_holds_more_of_the_action_or_state_is_named(
+    part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = arm()
+    names, joints = data.columns[part]
+    base = {f"{part}.base": (["x", "y"], np.arange(22, dtype=np.float32).reshape(11, 2))}
+    parts = {f"{part}.gripper": (None, joints[:, 2]), f"{part}.turned": (names, joints[:, ::-1].copy())}  # it repeats
+    imported(tmp_path, replace(data, columns={**data.columns, **parts}), name="repeated")
+    assert not caplog.text
+    data = replace(data, columns={**data.columns, **parts, **base})
+    imported(tmp_path, data)
+    (warning,) = caplog.messages
+    assert f"{part}.base" in warning
+    assert f"{part}.gripper" not in warning
+    setting = {"action": "action=action.base. ", "observation.state": f"state=[{part}, {part}.base]"}[part]
+    assert f"mapping.lerobot.{setting}" in warning
+    caplog.clear()
+    chosen = LeRobotMapping(action="action.base") if part == "action" else LeRobotMapping(state=(part, f"{part}.base"))
+    (first, *_) = imported(tmp_path, data, chosen, name="chosen")
+    assert (first.action_sent.shape[1], first.state.shape[1]) == ((2, 3) if part == "action" else (3, 5))
+    assert not caplog.text
+
+
 @pytest.mark.parametrize("place", ["info", "video_info"])
 @pytest.mark.parametrize("flag", ["is_depth_map", "video.is_depth_map"])
 def test_a_depth_map_in_three_channels_is_no_camera(place: str, flag: str, tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from vla_rl.data.lerobot_features import (
 from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
 from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes
 from vla_rl.data.lerobot_timestamps import video_errors
+from vla_rl.data.lerobot_unread import unread_parts
 from vla_rl.data.store import EpisodeStore, add_new
 
 logger = logging.getLogger(__name__)
@@ -100,9 +101,9 @@ def import_lerobot(dataset_dir: Path, store: EpisodeStore, mapping: LeRobotMappi
 
     A demonstrator's episodes have the origin ``demo``. A column ``intervention``, or
     ``complementary_info.is_intervention`` of lerobot's HIL-SERL, marks a person's steps. The others are then a
-    policy's, and the origin is ``real``. Other numeric columns become extras. Those that lerobot's policies would read
-    are logged, and so are columns that are left out (texts, cameras that the mapping does not name). See `add_new` for
-    episodes that the store has.
+    policy's, and the origin is ``real``. Other numeric columns become extras. Those that lerobot's policies would read,
+    or that may hold more of the action, are logged. So are columns that are left out (texts, cameras that the mapping
+    does not name). See `add_new` for episodes that the store has.
 
     Returns:
         Ids of the episodes that were added.
@@ -180,15 +181,11 @@ class _Reader:
             logger.warning("%s: columns that are left out: %s", self._files.folder, named)
         if self._outcomes.unread:
             logger.warning("%s: outcomes of episodes come from %s", self._files.folder, self._outcomes.source)
-        seen = {*self._mapping.state, *self._mapping.cameras.values()}
-        unseen = [key for key in self._used - seen if key.startswith("observation.")]
-        if unseen and LABELS not in self._files.features:
-            logger.warning(
-                "%s: lerobot's policies would read %s, ours will not; to let them, set mapping.lerobot.state=[%s]",
-                self._files.folder,
-                ", ".join(sorted(unseen)),
-                ", ".join((*self._mapping.state, *sorted(unseen))),
-            )
+        mapping = self._mapping
+        if LABELS not in self._files.features:
+            unread = self._used - {*mapping.state, mapping.action, *mapping.cameras.values()}
+            for sentence in unread_parts(self._files, mapping.state, mapping.action, unread):
+                logger.warning("%s: %s", self._files.folder, sentence)
 
     def _headers(self) -> tuple[list[EpisodeHeader], dict[int, UserError]]:
         """Return the headers of the episodes that are right, and what is wrong with the others."""

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
 from vla_rl.policies.layers import scaled
 from world_model.fitting import fit
 
@@ -44,9 +43,6 @@ class FeatureDecoder(nn.Module):
         features: F.
         cameras: Number of cameras.
         size: Height and width of their pictures.
-
-    Raises:
-        ConfigError: For pictures that cannot be divided into cells.
     """
 
     mean: Tensor
@@ -55,9 +51,7 @@ class FeatureDecoder(nn.Module):
 
     def __init__(self, features: int, cameras: int, size: tuple[int, int]) -> None:
         super().__init__()
-        if any(pixels % _CELL for pixels in size):
-            raise ConfigError(f"pictures of {size} pixels cannot be divided into cells of {_CELL} x {_CELL}")
-        self.grid = (size[0] // _CELL, size[1] // _CELL)
+        self.grid, self.size = (-(-size[0] // _CELL), -(-size[1] // _CELL)), size  # the last cells may be cut
         self.cameras = cameras
         cells = cameras * _CHANNELS * self.grid[0] * self.grid[1]
         self.spread = nn.Sequential(nn.Linear(features, _HIDDEN), nn.SiLU(), nn.Linear(_HIDDEN, cells))
@@ -92,7 +86,8 @@ class FeatureDecoder(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Features [B, F] -> pictures [B, cameras, 3, H, W] around 0."""
         cells = self.spread(scaled(features, self.mean, self.scale)).view(-1, _CHANNELS, *self.grid)
-        drawn: Tensor = self.draw(cells).unflatten(0, (-1, self.cameras))
+        height, width = self.size
+        drawn: Tensor = self.draw(cells)[..., :height, :width].unflatten(0, (-1, self.cameras))
         return drawn + self.background
 
     def loss(self, features: Tensor, pictures: Tensor) -> Tensor:

@@ -121,10 +121,11 @@ def train_on_run(
     gather_episodes(EpisodeStore(folder.episodes), {"run": source.episodes, "near": folder.near}, config.task.env)
     gather_episodes(EpisodeStore(folder.held_out), {"run": source.evaluation}, config.task.env)
     cache = open_cache(folder.episodes, folder.cache)
+    spec = world_spec(config.task, cache)
     if not (folder.model / "config.json").exists():
         eyes = Eyes(load_model(folder.encoder)[0].to(device))
         world = fit_world(settings, eyes, cache, folder.model, ticks)
-        save_world_model(folder.model, world, world_spec(config.task, cache))
+        save_world_model(folder.model, world, spec)
         (folder.model / _DYNAMICS).unlink()
     return len(cache.episodes)
 

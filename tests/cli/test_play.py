@@ -23,14 +23,20 @@ from vla_rl.acting import browser
 from vla_rl.acting.browser import BrowserConfig, BrowserPage, BrowserSupervisor, Input
 from vla_rl.acting.browser_page import serve_browser_page
 from vla_rl.acting.task import make_supervisor, open_robot
+from vla_rl.acting.world_folder import WorldFolder, collect_near_success
 from vla_rl.cli.main import main
 from vla_rl.core.types import Float32Array, Origin, Source
+from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.training.config import TakeoverConfig, TaskConfig
+from vla_rl.policies.flow_vla.config import ExpertConfig, FlowVLAConfig, VisionConfig
+from vla_rl.policies.flow_vla.model import FlowVLA
+from vla_rl.training.config import RunConfig, TakeoverConfig, TaskConfig
+from vla_rl.training.world_model import train_on_run
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WITHIN_S = 120.0
 FAST = {"pace": 20.0, "size_px": 32}
+SMALL = FlowVLAConfig(vision=VisionConfig(widths=(4,), kernels=(4,), strides=(4,)), expert=ExpertConfig(width=16))
 
 
 @pytest.fixture
@@ -133,6 +139,43 @@ class Scripted(BrowserSupervisor):
     def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
         self.page.add(Input(frozenset({"ArrowLeft"}) if 5 <= tick < 12 else frozenset(), ("t",) if tick == 20 else ()))
         return super().command(tick, proposed)
+
+
+@pytest.mark.slow
+def test_the_world_model_predicts_beside_the_task_what_the_person_does(
+    page: BrowserPage, robot: EnvRobot, tmp_path: Path
+) -> None:
+    """From the same picture, with the same commands, at every attempt anew."""
+    task, world = TaskConfig(image_size=32), WorldFolder(tmp_path / "world")
+    run = RunFolder.create(tmp_path / "run", RunConfig(task=task))
+    for path, seed in ((run.episodes, 10), (run.evaluation, 20)):
+        collect_near_success(task, RunConfig().gate, EpisodeStore(path), 2, seed)
+    FlowVLA.build(SMALL, *EpisodeStore(run.episodes).summary()).save(run.policy(0), {"policy_version": 0})
+    train_on_run(run.path, world.path, ["dynamics.steps=3", "dynamics.members=2", "decoder_steps=20"], near_success=0)
+    person = BrowserSupervisor(robot.env, BrowserConfig(**FAST, alone=True, world=str(world.path)))
+    expected, inner = world.open_env(), robot.env.unwrapped
+
+    def shown() -> Any:
+        pictures = page.newest()[0]
+        assert pictures["imagined"].shape == pictures["task"].shape == (32, 64, 3)
+        return pictures["imagined"]
+
+    def off() -> int:
+        """Largest difference to what the same world model draws, in levels. The decoder rounds."""
+        return int(np.abs(shown().astype(int) - expected.render()).max())
+
+    for _ in range(2):
+        begin(person, page)
+        expected.begin_at(inner.set_state(inner.get_state()))
+        first = shown().copy()
+        assert off() <= 1
+        page.add(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
+        for tick in range(8):  # past the end of a chunk
+            command = person.command(tick, robot.rest_command())
+            assert command is not None
+            expected.step(command)
+            assert off() <= 1
+        assert np.abs(shown().astype(int) - first).max() > 5
 
 
 @pytest.mark.slow

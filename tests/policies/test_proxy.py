@@ -44,6 +44,20 @@ class Remembering:
         return ActionChunk(chunk, observation.tick, 0, self.version)
 
 
+class Stepping:
+    """A policy of one's own whose first number is a step, with chunks that are longer than a proxy plans."""
+
+    version, horizon = 0, 20
+    spec = PolicySpec("own", ("front",), (32, 32), state_dim=2, action_dim=2, delta_dims=(0,))
+
+    def reset(self, seed: int) -> None:
+        del seed
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        del committed
+        return ActionChunk(np.ones((20, 2), np.float32), observation.tick, 0, self.version)
+
+
 def statistics(spec: PolicySpec) -> Statistics:
     rng = np.random.default_rng(0)
     return Statistics.from_arrays(rng.normal(size=(9, spec.state_dim)), rng.normal(size=(9, spec.action_dim)))
@@ -281,3 +295,15 @@ class TestChunks:
         assert model.base.asked == before + 1
         torch.testing.assert_close(*planned, rtol=0, atol=0)
         assert not torch.allclose(imitated, planned[0])
+
+    def test_behind_what_the_proxy_plans_a_step_is_none_and_a_target_stays(self) -> None:
+        model = proxied(f"{__name__}:Stepping", Stepping.spec)
+        planned = model.net.horizon
+        assert planned < model.horizon
+        images = {"front": torch.zeros(2, 32, 32, 3, dtype=torch.uint8)}
+        inputs = images, torch.zeros(2, 2), model.tokenize(["push"] * 2)
+        model.chunks, model.asks = BaseChunks((model.horizon, 2)), False
+        chunks = model.draw_several(*inputs, torch.zeros(2, 1, model.horizon, 2))[:, 0]
+        assert (chunks[:, planned:, 0] == 0).all()
+        assert (chunks[:, planned:, 1] == chunks[:, planned - 1 : planned, 1]).all()
+        assert (chunks[:, :planned, 0] != 0).all()

@@ -253,11 +253,12 @@ class ProxiedPolicy(TrainablePolicy):
         return torch.from_numpy(np.array(rows, np.float32)).to(noise.device)
 
     def _imitated(self, inputs: Inputs, noise: Tensor) -> Tensor:
-        """Chunks of the proxy, [B, N, H, A]; behind those that it plans its last action is repeated."""
+        """Chunks of the proxy, [B, N, H, A]. Behind what it plans, the robot holds still: targets stay, steps are 0."""
         count = noise.shape[1]
         tokens, mask = (part.repeat_interleave(count, 0) for part in self.features(*inputs))
         planned = self.draw_from(tokens, mask, noise.flatten(0, 1))
-        rest = planned[:, -1:].expand(-1, self.horizon - planned.shape[1], -1)
+        rest = planned[:, -1:].repeat(1, self.horizon - planned.shape[1], 1)
+        rest[..., list(self.spec.delta_dims)] = 0
         return torch.cat([planned, rest], 1).unflatten(0, (-1, count))
 
     def newest(self, images: dict[str, Tensor], state: Tensor) -> tuple[dict[str, Tensor], Tensor]:

@@ -22,7 +22,7 @@ from world_model.feature_decoder import FeatureDecoder
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig
 from world_model.protocol import Observations, Prediction, WorldSpec
 
-FORMAT, FORMAT_VERSION = "vla-rl-world-model", 7
+FORMAT, FORMAT_VERSION = "vla-rl-world-model", 8
 _LEAST_CHANCE = 1e-6  # of a success: its logit stays finite
 
 
@@ -46,7 +46,7 @@ class FeatureState(NamedTuple):
 
 @dataclass(frozen=True)
 class Trust:
-    """How far the answers of a model are believed, measured on episodes that it has not seen.
+    """How far the answers of a model are believed, measured in whole chunks on episodes that it has not seen.
 
     Attributes:
         slope, offset: Chance of success = sigmoid(slope x + offset), where x is the logit of the highest chance that
@@ -122,7 +122,7 @@ class FeatureWorld:
         that were cut short.
 
         Every prediction starts at the end of the last whole chunk, so its error does not grow with the ticks since
-        then. The chance of success is the highest along the way.
+        then. The chance of success is the highest along the way, the disagreement that of the last prediction.
 
         Raises:
             UserError: For a number of actions that the dynamics do not know.

@@ -73,11 +73,13 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self.begun_in = int(np.random.default_rng([own, _START]).integers(len(self.episodes.episodes)))
         begun = self.episodes.episodes[self.begun_in]
         self.task_description = begun.task
-        self._last_action = self._rest_at_start(begun.start)
+        self._last_action = self._rest(self.episodes.state[begun.start], self.episodes.action_sent[begun.start])
         return self._begin(Observations(self.episodes, np.array([begun.start]))), {"is_success": False}
 
     def begin_at(self, observation: dict[str, Any]) -> dict[str, Any]:
         """Begin at an observation of the real robot or simulator."""
+        self.task_description = self.robot.task
+        self._last_action = self._rest(np.asarray(observation["agent_pos"]), np.zeros(self.robot.action_dim))
         return self._begin(Observations.live(observation, self.task_description))
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
@@ -110,12 +112,11 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self._tick, self._ended = 0, False
         return self._observe()
 
-    def _rest_at_start(self, frame: int) -> Float32Array:
-        """Return the targets before the first action: where the robot is, from its state or from the first action."""
-        spec, cache = self.robot, self.episodes
+    def _rest(self, state: NDArray[Any], otherwise: NDArray[Any]) -> Float32Array:
+        """Return the targets before the first action: where the robot is, from its state if that has them."""
+        spec = self.robot
         delta = np.array([kind == "delta" for kind in self.action_kind])
-        known = spec.state_dim >= spec.action_dim
-        here = cache.state[frame][: spec.action_dim] if known else cache.action_sent[frame]
+        here = state[: spec.action_dim] if spec.state_dim >= spec.action_dim else otherwise
         return np.where(delta, 0.0, here).astype(np.float32)
 
     def _observe(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The one protocol of world models: the simulator and the learned one take each other's place.
 
 Short rollouts, films, the Gymnasium environment, ``play --world``, the out-of-distribution check and the benchmarks
-know no more of a world model than this.
+share it.
 """
 
 from collections.abc import Callable, Mapping
@@ -79,7 +79,10 @@ class Prediction[State](NamedTuple):
 
 
 class WorldModel[State](Protocol):
-    """A world in which actions can be tried. A state has B rows and is never changed in place."""
+    """A world in which actions can be tried. A state has B rows and is never changed in place.
+
+    Policies that act in it read its ``features``, the Gymnasium environment its ``proprioception``.
+    """
 
     @property
     def members(self) -> int:

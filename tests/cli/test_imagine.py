@@ -68,7 +68,7 @@ def test_train_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert main(train) == 0  # nothing is left to do
     assert file.read_bytes() == weights
     assert main([*train, "decoder_steps=3"]) == 2
-    assert "with other settings; choose another --out" in capsys.readouterr().err
+    assert "with other settings; choose another folder" in capsys.readouterr().err
     grown = tmp_path / "grown"
     shutil.copytree(run, grown)
     EpisodeStore(grown / "episodes").label("near-00000", None)
@@ -92,7 +92,9 @@ def test_train_and_roll_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_a_run_gets_its_own_world_once(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_gets_its_own_world_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     own, train = tmp_path / "own", world_model.train_on_run
     shutil.copytree(run, own)
     trained = []
@@ -105,6 +107,10 @@ def test_a_run_gets_its_own_world_once(run: Path, tmp_path: Path, monkeypatch: p
     for given in (own, own, own / "world"):
         assert world_model.world_of(given) == own / "world"
     assert trained == [own / "world"]
+    caplog.clear()
+    EpisodeStore(own / "episodes").label("near-00000", None)
+    world_model.world_of(own)
+    assert "remove it to train it anew" in caplog.text
     env = WorldFolder(own / "world").open_env()
     env.reset(seed=0)
     assert np.isfinite(env.step(env.action_space.sample())[0]["agent_pos"]).all()

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from toy_episodes import toy_cache
+from toy_episodes import toy_cache, toy_episode
 from toy_world import SPEC, TICKS, tiny_policy, tiny_world
 
 from vla_rl.acting.world_folder import Eyes
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.data.cache import FrameCache
+from vla_rl.data.store import EpisodeStore
 from vla_rl.training import world_model
-from world_model.feature_dynamics import FeatureDynamics, Transitions
+from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions
 from world_model.feature_world import FeatureWorld, Trust, load_world_model, platt_scale, save_world_model
 from world_model.protocol import Observations
 
@@ -59,6 +60,25 @@ def test_a_policy_of_several_robots_is_refused(cache: FrameCache) -> None:
     policy.spec = replace(policy.spec, sizes=((3, 2), (2, 1)))
     with pytest.raises(UserError, match="Practice it as"):
         Eyes(policy)
+
+
+def test_pictures_that_the_encoder_does_not_know_are_refused(cache: FrameCache, world: FeatureWorld) -> None:
+    for size, cameras in (((8, 8), SPEC.cameras), ((24, 16), SPEC.cameras), ((16, 16), ("front", "side"))):
+        pictures = {camera: np.zeros((*size, 3), np.uint8) for camera in cameras}
+        with pytest.raises(UserError, match="Take the task that it was trained on"):
+            world.encode(Observations.live({"pixels": pictures, "agent_pos": cache.state[0]}, "push"))
+
+
+def test_what_cannot_be_trusted_is_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="members is 1"):
+        world_model.WorldModelConfig(FeatureDynamicsConfig(members=1))
+    store = EpisodeStore(tmp_path / "episodes")
+    for number in range(2):
+        store.add(toy_episode(f"toy-{number}", number, success=None, terminated=False))
+    unknown = FrameCache(store, tmp_path / "cache")
+    unknown.refresh()
+    with pytest.raises(UserError, match="no episode has a known outcome"):
+        tiny_world(unknown, tmp_path / "world")
 
 
 def test_ticks_one_by_one_are_the_ticks_at_once(cache: FrameCache, world: FeatureWorld) -> None:

@@ -26,6 +26,7 @@ from vla_rl.acting.task import episode_limit, make_gate, open_robot
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
 from vla_rl.core.types import Origin
 from vla_rl.data.cache import FrameCache
@@ -54,6 +55,7 @@ class WorldFolder:
         self.task_file = self.path / "task.yaml"
         self.episodes, self.near, self.held_out = (self.path / name for name in ("episodes", "near", "held_out"))
         self.encoder, self.model = self.path / "encoder", self.path / "model"
+        self.key = self.path / "key"
         self.cache, self.held_out_cache = self.path / "cache", self.path / "held_out_cache"
 
     def task(self) -> TaskConfig:
@@ -80,14 +82,18 @@ class WorldFolder:
     def open_env(self) -> ImaginedEnv:
         """Open the world model as an environment, whose episodes begin in the held-out ones."""
         world, spec = self.load()
-        return ImaginedEnv(world, spec, open_cache(self.held_out, self.held_out_cache))
+        return ImaginedEnv(world, spec, self.open_held_out())
+
+    def open_held_out(self) -> FrameCache:
+        """Open the episodes that training never saw, with the names of the encoder."""
+        return open_cache(self.held_out, self.held_out_cache, load_model(self.encoder)[0].spec)
 
 
 class Eyes:
     """What a world model reads: features of a frozen policy, then the robot's state in standard deviations.
 
     Args:
-        policy: Small enough to act from its features.
+        policy: Gives features. More than sixteen tokens become their mean.
 
     Raises:
         UserError: For a policy that has no features, reads several observations, or serves several robots.
@@ -128,12 +134,18 @@ class Eyes:
 
     def _seen(self, moments: Observations) -> Tensor:
         policy, device = self.policy, self._mean.device
-        cameras = policy.spec.cameras
+        cameras, (height, width) = policy.spec.cameras, policy.spec.image_size
+        found = {camera: image.shape[1:3] for camera, image in moments.steps.images.items()}
+        times = next(iter(found.values()))[0] // height if found else 1
+        if any(found.get(camera) != (times * height, times * width) for camera in cameras):
+            raise UserError(
+                f"the world model sees {cameras} of {height} x {width} pixels, or a multiple; found are {found}. Take "
+                "the task that it was trained on"
+            )
         pictures = moments.pictures(cameras).to(device)
         images = dict(zip(cameras, pictures.unbind(1), strict=True))
         state = torch.from_numpy(moments.steps.state[moments.frames]).to(device)
         text = policy.tokenize(moments.tasks()).to(device)
-        times = pictures.shape[2] // policy.spec.image_size[0]
         own = flat_features(*policy.features(reduced(images, times), state, text))
         return torch.cat([own, (state - self._mean) / self._scale], 1)
 
@@ -195,9 +207,11 @@ def episodes_of(store: EpisodeStore) -> list[tuple[str, str, Changes]]:
     return [(name, store.recording(name).digest, store.changes(name)) for name in store.ids()]
 
 
-def open_cache(folder: Path, directory: Path) -> FrameCache:
-    """Open the frame cache of a store and bring it up to date; UserError if there are no episodes."""
-    cache = FrameCache(EpisodeStore(folder, create=False), directory)
+def open_cache(folder: Path, directory: Path, expected: PolicySpec | None = None) -> FrameCache:
+    """Open the frame cache of a store and bring it up to date; UserError if there are no episodes. ``expected`` is as
+    of `FrameCache`.
+    """
+    cache = FrameCache(EpisodeStore(folder, create=False), directory, expected=expected)
     cache.refresh()
     if not cache.episodes:
         raise UserError(f"{folder} holds no episodes; record some first")

@@ -77,7 +77,8 @@ def _branches(arguments: argparse.Namespace) -> int:
     out = _clip_file(arguments, RunFolder(arguments.folder).film.name)  # there, the report shows it
     film = film_branches(arguments.folder, arguments.episodes, arguments.start, arguments.steps or CHUNKS)
     _save(film, out)
-    print(f"of the change within a chunk of these episodes, {1 - film.unexplained:.0%} is predicted")
+    if film.unexplained is not None:
+        print(f"of the change within a chunk of these episodes, {1 - film.unexplained:.0%} is predicted")
     return 0
 
 

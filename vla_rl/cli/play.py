@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.run and (arguments.task or arguments.difficulty is not None):
         raise UserError("a run brings its own task; leave --task and --difficulty out")
+    if arguments.world and (arguments.task or arguments.difficulty is not None):
+        raise UserError("a world model brings its own task; leave --task and --difficulty out")
     options = {"port": arguments.port, "pace": arguments.pace, "alone": arguments.run is None}
     if arguments.world:
         from vla_rl.training.world_model import world_of

@@ -41,13 +41,13 @@ _COMPARED = 512  # real chunks, for that
 class Film:
     """Reality above, predictions below: clips uint8 [T, rows H, cameras W, 3].
 
-    ``unexplained`` is the fraction of variance of what the chunks changed that the dynamics did not predict; 0: not
-    measured.
+    ``unexplained`` is the fraction of variance of what the chunks changed that the dynamics did not predict; None:
+    not measured.
     """
 
     clips: list[NDArray[np.uint8]]
     frames_per_s: float
-    unexplained: float = 0.0
+    unexplained: float | None = None
 
 
 def film_branches(
@@ -181,9 +181,10 @@ def _planned(learner: ImaginedEdit, residual: Residual | None, start: int) -> Ca
     return act
 
 
-def _familiar(world: FeatureWorld, learner: ImaginedEdit) -> float:
+def _familiar(world: WorldModel[Any], learner: ImaginedEdit) -> float:
     """Return the disagreement of the members that few real chunks reach."""
-    every = learner.transitions()
-    rows = torch.nonzero(every.lasted)[:, 0]
-    rows = rows[:: max(1, len(rows) // _COMPARED)]
-    return float(world.dynamics.disagreement(every.features[rows], every.actions[rows]).quantile(_FAMILIAR_SHARE))
+    frames = np.flatnonzero(learner.transitions().lasted.cpu().numpy())
+    frames = frames[:: max(1, len(frames) // _COMPARED)]
+    sent = learner.data.tensor(learner.data.sent_chunks(frames, learner.config.critic.chunk_ticks)[0])
+    seen = world.encode(Observations(learner.data.cache, frames))
+    return float(world.predict(seen, sent).disagreement().quantile(_FAMILIAR_SHARE))

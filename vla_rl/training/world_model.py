@@ -28,7 +28,7 @@ from vla_rl.algorithms.round_data import RoundData
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.cache_keys import cache_key, claim
 from vla_rl.core.config import load_config, save_config
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.json_files import reading
 from vla_rl.core.validation import check_ranges
@@ -70,6 +70,8 @@ class WorldModelConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self, "world model", decoder_steps=">= 1")
+        if self.dynamics.members < 2:
+            raise ConfigError("dynamics.members is 1; the disagreement of 2 or more says where a world model is lost")
 
 
 def train_on_run(
@@ -97,15 +99,14 @@ def train_on_run(
     settings = load_config(WorldModelConfig, overrides=changes)
     check_device(device)
     folder, found = WorldFolder(out), find_policy(run)
-    episodes = [episodes_of(EpisodeStore(path, create=False)) for path in (source.episodes, source.evaluation)]
     ticks = max(2, config.execution.execute_ticks)
     if near_success is None:
         near_success = _NEAR_SUCCESS if has_expert(config.task) else 0
     claim(
         folder.path / "key",
-        cache_key([config.task, config.gate, settings, ticks, near_success, episodes, found.path / "config.json"]),
+        _key(source, config, settings, near_success),
         f"{folder.path} holds a world model of another task or policy, of other episodes or with other settings; "
-        "choose another --out",
+        "choose another folder, or remove it",
         made=(folder.model / "config.json").exists(),
     )
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -120,7 +121,7 @@ def train_on_run(
         logger.info("near successes: %.0f %% succeed", 100 * np.mean(succeeded))
     gather_episodes(EpisodeStore(folder.episodes), {"run": source.episodes, "near": folder.near}, config.task.env)
     gather_episodes(EpisodeStore(folder.held_out), {"run": source.evaluation}, config.task.env)
-    cache = open_cache(folder.episodes, folder.cache)
+    cache = open_cache(folder.episodes, folder.cache, encoder.spec)
     spec = world_spec(config.task, cache)
     if not (folder.model / "config.json").exists():
         eyes = Eyes(load_model(folder.encoder)[0].to(device))
@@ -133,6 +134,8 @@ def train_on_run(
 def world_of(folder: Path) -> Path:
     """Return the folder of a world model. For a run it is the run's own, ``world``, trained now if it has none.
 
+    A model of an earlier policy or of fewer episodes is still used, with a warning.
+
     Raises:
         UserError: As `train_on_run`.
     """
@@ -140,9 +143,26 @@ def world_of(folder: Path) -> Path:
         return folder
     world = WorldFolder(folder / "world")
     if not (world.model / "config.json").exists():
+        torch.set_num_threads(1)
         logger.info("%s has no world model yet; one is trained now, once, in %s", folder, world.path)
         train_on_run(folder, world.path)
+        return world.path
+    source, config = RunFolder.open(folder, RunConfig)
+    near = len(EpisodeStore(world.near))
+    if world.key.read_text().strip() != _key(source, config, WorldModelConfig(), near):
+        logger.warning(
+            "%s was trained before the run had its newest policy and episodes, or with other settings; remove it to "
+            "train it anew",
+            world.path,
+        )
     return world.path
+
+
+def _key(source: RunFolder, config: RunConfig, settings: WorldModelConfig, near_success: int) -> str:
+    """Everything that decides the world model of a run, except the code."""
+    episodes = [episodes_of(EpisodeStore(path, create=False)) for path in (source.episodes, source.evaluation)]
+    policy, ticks = find_policy(source.path).path / "config.json", max(2, config.execution.execute_ticks)
+    return cache_key([config.task, config.gate, settings, ticks, near_success, episodes, policy])
 
 
 def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
@@ -154,7 +174,7 @@ def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
         UserError: If there is no world model, or no episode is long enough.
     """
     folder = WorldFolder(world)
-    (model, spec), cache = folder.load(), open_cache(folder.held_out, folder.held_out_cache)
+    (model, spec), cache = folder.load(), folder.open_held_out()
     long_enough = [each.start for each in cache.episodes if each.length > start + steps]
     if not long_enough:
         raise UserError(f"no held-out episode has more than {start + steps} steps; choose a smaller --start or --steps")
@@ -172,10 +192,15 @@ def fit_world(settings: WorldModelConfig, eyes: Eyes, cache: FrameCache, folder:
     Args:
         settings: See `WorldModelConfig`.
         eyes: What the model sees and predicts.
-        cache: Real episodes, at least one.
+        cache: Real episodes.
         folder: Keeps the dynamics until the model is saved.
         ticks: C, most actions between two predictions from real or predicted features.
+
+    Raises:
+        UserError: If no outcome is known.
     """
+    if all(episode.success is None for episode in cache.episodes):
+        raise UserError("no episode has a known outcome; label some first (`vla-rl label`)")
     seen = eyes.look(Observations(cache, np.arange(cache.total_frames)))
     judged = _judged(cache)
     learnt = torch.ones(len(seen), dtype=torch.bool, device=seen.device)
@@ -251,6 +276,6 @@ def _trust(world: FeatureWorld, cache: FrameCache, judged: Sequence[CachedEpisod
         sent = torch.from_numpy(cache.chunks(frames, ticks, sent=True)[0])
         strangest.append(world.predict(world.encode(Observations(cache, frames)), sent).disagreement().max().cpu())
     kept = [most for most, episode in zip(strangest, judged, strict=True) if episode.success] or strangest
-    familiar = float(torch.stack(kept).quantile(_FAMILIAR_SHARE)) if kept else float("inf")
+    familiar = float(torch.stack(kept).quantile(_FAMILIAR_SHARE))
     slope, offset = platt_scale(torch.cat(chances).cpu(), torch.tensor(truth)) if len(set(truth)) > 1 else (1.0, 0.0)
     return Trust(slope, offset, familiar)

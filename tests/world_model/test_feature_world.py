@@ -53,6 +53,8 @@ def test_a_policy_of_small_pictures_sees_larger_ones_reduced(cache: FrameCache) 
         small.policy.tokenize(["push"] * 2),
     )[0]
     torch.testing.assert_close(first[:, :-3], tokens.flatten(1))
+    odd = {camera: np.zeros((17, 17, 3), np.uint8) for camera in SPEC.cameras}  # the last row and column are left out
+    assert small.look(Observations.live({"pixels": odd, "agent_pos": cache.state[0]}, "push")).shape == first[:1].shape
 
 
 def test_a_policy_of_several_robots_is_refused(cache: FrameCache) -> None:

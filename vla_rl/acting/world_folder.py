@@ -136,8 +136,9 @@ class Eyes:
         policy, device = self.policy, self._mean.device
         cameras, (height, width) = policy.spec.cameras, policy.spec.image_size
         found = {camera: image.shape[1:3] for camera, image in moments.steps.images.items()}
-        times = next(iter(found.values()))[0] // height if found else 1
-        if any(found.get(camera) != (times * height, times * width) for camera in cameras):
+        times = max(1, next(iter(found.values()))[0] // height) if found else 1  # a proxy sees pictures reduced
+        known = [found.get(camera, (0, 0)) for camera in cameras]
+        if any((high // times, wide // times) != (height, width) for high, wide in known):
             raise UserError(
                 f"the world model sees {cameras} of {height} x {width} pixels, or a multiple; found are {found}. Take "
                 "the task that it was trained on"

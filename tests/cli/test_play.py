@@ -25,6 +25,7 @@ from vla_rl.acting.browser_page import serve_browser_page
 from vla_rl.acting.task import make_supervisor, open_robot
 from vla_rl.acting.world_folder import WorldFolder, collect_near_success
 from vla_rl.cli.main import main
+from vla_rl.core.json_files import SEAL, write_sealed
 from vla_rl.core.types import Float32Array, Origin, Source
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
@@ -152,8 +153,7 @@ def test_the_world_model_predicts_beside_the_task_what_the_person_does(
         collect_near_success(task, RunConfig().gate, EpisodeStore(path), 2, seed)
     FlowVLA.build(SMALL, *EpisodeStore(run.episodes).summary()).save(run.policy(0), {"policy_version": 0})
     train_on_run(run.path, world.path, ["dynamics.steps=3", "dynamics.members=2", "decoder_steps=20"], near_success=0)
-    person = BrowserSupervisor(robot.env, BrowserConfig(**FAST, alone=True, world=str(world.path)))
-    expected, inner = world.open_env(), robot.env.unwrapped
+    driven, inner = BrowserConfig(**FAST, alone=True, world=str(world.path)), robot.env.unwrapped
 
     def shown() -> Any:
         pictures = page.newest()[0]
@@ -164,17 +164,26 @@ def test_the_world_model_predicts_beside_the_task_what_the_person_does(
         """Largest difference to what the same world model draws, in levels. The decoder rounds."""
         return int(np.abs(shown().astype(int) - expected.render()).max())
 
-    for _ in range(2):
+    for surprised in (False, True):  # the second model has disagreed less on what it knows
+        config = json.loads((world.model / "config.json").read_text())
+        del config[SEAL]
+        trust = {"slope": 1.0, "offset": -50.0, "familiar": 1e-6 if surprised else 1e6}
+        write_sealed(world.model / "config.json", {**config, "trust": trust})
+        person, expected = BrowserSupervisor(robot.env, driven), world.open_env()
         begin(person, page)
         expected.begin_at(inner.set_state(inner.get_state()))
         first = shown().copy()
         assert off() <= 1
         page.add(Input(frozenset({"ArrowRight", "w"}), ("ArrowRight", "w")))
+        says = ""
         for tick in range(8):  # past the end of a chunk
             command = person.command(tick, robot.rest_command())
             assert command is not None
-            expected.step(command)
+            info = expected.step(command)[4]
+            says = says or ("success" if info["is_success"] else "nothing certain from here on" * info["is_lost"])
             assert off() <= 1
+            assert page.newest()[1]["predicts"] == says
+        assert (says != "") == surprised
         assert np.abs(shown().astype(int) - first).max() > 5
 
 

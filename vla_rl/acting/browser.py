@@ -37,6 +37,8 @@ MOVES = {
 }
 """Key -> (axis, direction) of the chosen arm."""
 _DEAD_ZONE = 0.15  # of a gamepad's sticks
+_END = {(False, False): "", (True, False): "success", (False, True): "nothing certain from here on"}
+"""What a world model says of a tick, by success and by whether it is lost."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class BrowserSupervisor(TakeoverSource):
         page = self._page = browser_page_at(self._config.port)
         self._last: Float32Array | None = None
         self._engaged, self._open, self._due_s = False, dict.fromkeys(range(len(self._steps.groups)), True), 0.0
-        self._seen = self._begin_imagining()
+        self._seen, self._predicts = self._begin_imagining(), ""
         if self._config.alone or not self._attempts:
             self._show(page, 0, None, waiting=True)
             page.wait_for_key()
@@ -178,7 +180,9 @@ class BrowserSupervisor(TakeoverSource):
         command = self._decide(page.take(), proposed)
         self._last = command
         if self._imagined is not None:
-            self._seen = self._imagined.step(proposed if command is None else command)[0]["pixels"]
+            seen, _, _, _, info = self._imagined.step(proposed if command is None else command)
+            self._seen = seen["pixels"]
+            self._predicts = self._predicts or _END[info["is_success"], info["is_lost"]]
         self._show(page, tick, proposed)
         self._due_s = max(self._due_s + 1 / self._hz, time.monotonic())
         time.sleep(max(self._due_s - time.monotonic(), 0))
@@ -245,6 +249,7 @@ class BrowserSupervisor(TakeoverSource):
                 "tick": tick,
                 "attempt": self._attempts + waiting,
                 "waiting": waiting,
+                "predicts": self._predicts,
                 "alone": self._config.alone,
                 "person": bool(acts),
                 "arm": self._steps.group + 1,

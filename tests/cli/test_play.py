@@ -25,7 +25,10 @@ from vla_rl.acting.browser_page import serve_browser_page
 from vla_rl.acting.task import make_supervisor, open_robot
 from vla_rl.acting.world_folder import WorldFolder, collect_near_success
 from vla_rl.cli.main import main
+from vla_rl.core.config import save_config
 from vla_rl.core.json_files import SEAL, write_sealed
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Float32Array, Origin, Source
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
@@ -188,6 +191,22 @@ def test_the_world_model_predicts_beside_the_task_what_the_person_does(
 
 
 @pytest.mark.slow
+def test_a_world_model_brings_its_task_and_has_that_of_the_policy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = WorldFolder(tmp_path / "world")
+    world.path.mkdir()
+    save_config(TaskConfig(env="vla_rl/LidOnBox-v0"), world.task_file)
+    assert main(["play", "--world", str(world.path), "--difficulty", "0.3"]) == 2
+    assert "a world model brings its own task" in capsys.readouterr().err
+    run = RunFolder.create(tmp_path / "run", RunConfig())
+    spec = PolicySpec("vla_rl/PegInsert-v0", ("front", "top"), (32, 32), 8, 8)
+    statistics = Statistics.from_arrays(np.zeros((2, 8)), np.zeros((2, 8)))
+    FlowVLA.build(SMALL, spec, statistics).save(run.policy(0), {"policy_version": 0})
+    assert main(["play", "--run", str(run.path), "--world", str(world.path)]) == 2
+    assert "predicts vla_rl/LidOnBox-v0" in capsys.readouterr().err
+
+
 def test_a_takeover_in_the_browser_is_intervention_data(page: BrowserPage, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = ["train", "--config", "tiny", "--out", str(out), "workers=0", "budget.rounds=1"]

@@ -48,9 +48,15 @@ def _watch(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
 
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
+    from vla_rl.acting.world_folder import WorldFolder
     from vla_rl.data.store import EpisodeStore
 
     policy = find_policy(arguments.run)
+    if arguments.world and (task := WorldFolder(arguments.world).task().env) != policy.spec.env_id:
+        raise UserError(
+            f"{arguments.world} predicts {task}, the policy of {arguments.run} acts in {policy.spec.env_id}; choose a "
+            "world model of its task"
+        )
     store = EpisodeStore(arguments.out) if arguments.out else None
     order = RolloutOrder(policy, "sim", arguments.episodes, takeover=True, store=store)
     result = roll_out(order, replace(resolve_config(policy), takeover=person))

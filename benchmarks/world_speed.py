@@ -18,7 +18,7 @@ def stream_speed(world: WorldModel[Any], cache: FrameCache, streams: int, steps:
 
 
 def late_latency(world: WorldModel[Any], cache: FrameCache, steps: int = 1000) -> float:
-    """Median latency of the last 50 of so many steps of one stream over that of steps 10 to 60."""
+    """Return the median latency of the last 50 steps of one stream, divided by the median of steps 10 to 60."""
     times_s = _step_times_s(world, cache, np.array([cache.episodes[0].start]), steps)
     return float(np.median(times_s[-50:]) / np.median(times_s[10:60]))
 

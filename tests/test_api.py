@@ -417,7 +417,7 @@ def test_an_assumed_kind_of_action_is_logged(caplog: pytest.LogCaptureFixture) -
 
 
 class Silent(Dot):
-    """The same task, which says of itself as little as an environment may."""
+    """The same task without any optional declaration."""
 
     metadata: ClassVar[dict[str, Any]] = {}
     max_episode_steps: Any = None

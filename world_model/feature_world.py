@@ -122,7 +122,7 @@ class FeatureWorld:
         that were cut short.
 
         Every prediction starts at the end of the last whole chunk, so its error does not grow with the ticks since
-        then. The chance of success is the highest along the way, the disagreement that of the last prediction.
+        then. The chance of success is the highest of all predictions. The disagreement is that of the last one.
 
         Raises:
             UserError: For a number of actions that the dynamics do not know.

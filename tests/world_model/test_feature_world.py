@@ -57,6 +57,16 @@ def test_a_policy_of_small_pictures_sees_larger_ones_reduced(cache: FrameCache) 
     assert small.look(Observations.live({"pixels": odd, "agent_pos": cache.state[0]}, "push")).shape == first[:1].shape
 
 
+def test_pictures_are_drawn_in_the_order_of_the_names(cache: FrameCache, tmp_path: Path) -> None:
+    turned = tiny_world(cache, tmp_path, cameras=SPEC.cameras[::-1]).decoder
+    assert turned is not None
+    for place, camera in enumerate(SPEC.cameras[::-1]):
+        mean = torch.from_numpy(cache.images[camera].mean(0) / 255 - 0.5).permute(2, 0, 1)
+        other = turned.background[1 - place]
+        error = (turned.background[place] - mean).abs().mean()
+        assert error < 0.5 * (other - mean).abs().mean()
+
+
 def test_a_policy_of_several_robots_is_refused(cache: FrameCache) -> None:
     policy = tiny_policy(cache)
     policy.spec = replace(policy.spec, sizes=((3, 2), (2, 1)))

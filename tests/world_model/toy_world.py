@@ -26,6 +26,12 @@ def tiny_policy(cache: FrameCache, image_size: tuple[int, int] = (16, 16)) -> Fl
     return FlowVLA(TINY, spec, data_statistics(cache, ())).eval()
 
 
-def tiny_world(cache: FrameCache, folder: Path, dynamics_steps: int = 5, decoder_steps: int = 2) -> FeatureWorld:
+def tiny_world(
+    cache: FrameCache,
+    folder: Path,
+    dynamics_steps: int = 5,
+    decoder_steps: int = 2,
+    cameras: tuple[str, ...] = SPEC.cameras,
+) -> FeatureWorld:
     settings = WorldModelConfig(FeatureDynamicsConfig(members=2, steps=dynamics_steps), decoder_steps)
-    return fit_world(settings, Eyes(tiny_policy(cache)), cache, folder, TICKS)
+    return fit_world(settings, Eyes(tiny_policy(cache)), cache, cameras, folder, TICKS)

@@ -18,7 +18,7 @@ from vla_rl.acting.action_kinds import delta_dims
 from vla_rl.acting.policy_folder import PolicyFolder
 from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
-from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec, with_still_end
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
@@ -39,7 +39,7 @@ class ExpertPolicy(Policy):
         # The smallest pictures: they are not used.
         self._env = _make(env, {**options, "image_size": 16})
         self._expert = sim.make_expert(self._env)
-        self._steps = list(_delta_dims(self._env))
+        self._steps = _delta_dims(self._env)
         self._nan_from_tick = nan_from_tick
         self.reset(0)
 
@@ -59,10 +59,8 @@ class ExpertPolicy(Policy):
             actions.append(self._expert.act()[0])
             observation, _, terminated, truncated, _ = self._env.step(actions[-1])
             ended = terminated or truncated
-        still = actions[-1].copy()
-        still[self._steps] = 0
         self._states = np.stack(states)  # [T, S]
-        self._actions = np.concatenate([actions, np.tile(still, (_HORIZON, 1))])  # [T + H, A]
+        self._actions = with_still_end(np.stack(actions), len(actions) + _HORIZON, self._steps)  # [T + H, A]
         self._row = 0
 
     @override

@@ -33,10 +33,11 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.edits import Changes
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
-from vla_rl.policies.base import BasePolicy, example_row, flat_features
+from vla_rl.policies.base import example_row, flat_features
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.layers import Normalizer
 from vla_rl.policies.proxy.model import reduced
+from vla_rl.policies.trainable import TrainablePolicy
 from world_model.feature_world import FeatureWorld, load_world_model
 from world_model.imagined_env import ImaginedEnv
 from world_model.protocol import Observations, WorldSpec
@@ -99,8 +100,8 @@ class Eyes:
         UserError: For a policy that has no features, reads several observations, or serves several robots.
     """
 
-    def __init__(self, policy: BasePolicy) -> None:
-        if policy.n_obs_steps > 1 or policy.spec.sizes or type(policy).features is BasePolicy.features:
+    def __init__(self, policy: TrainablePolicy) -> None:
+        if policy.n_obs_steps > 1 or policy.spec.sizes or "features" not in policy.capabilities:
             raise UserError(
                 f"a world model sees through features of one observation of one robot; {policy.config.kind!r} gives "
                 "none. Practice it as policy.base"

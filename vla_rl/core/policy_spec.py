@@ -238,3 +238,15 @@ def padded_with_mean(vectors: Float32Array, mean: Float32Array) -> Float32Array:
         return vectors
     behind = np.broadcast_to(mean[vectors.shape[-1] :], (*vectors.shape[:-1], len(mean) - vectors.shape[-1]))
     return np.concatenate([vectors, behind], axis=-1)
+
+
+def with_still_end(actions: Float32Array, length: int, delta_dims: Sequence[int]) -> Float32Array:
+    """Return actions [T, A], made up to [length, A] by actions that hold still: targets repeat, steps are 0.
+
+    Example:
+        >>> with_still_end(np.array([[1.0, 2.0]], np.float32), 2, delta_dims=(0,)).tolist()
+        [[1.0, 2.0], [0.0, 2.0]]
+    """
+    still = actions[-1].copy()
+    still[list(delta_dims)] = 0
+    return np.concatenate([actions, np.tile(still, (max(0, length - len(actions)), 1))])

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 
 from vla_rl.core.errors import UserError, raised
-from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.policy_spec import PolicySpec, with_still_end
 from vla_rl.core.protocols import BasePolicy
 from vla_rl.core.registry import find
 from vla_rl.core.types import Float32Array, Observation
@@ -76,6 +76,4 @@ class SeededPolicy:
             self._seed = seed
         spec = self.policy.spec
         actions = check_chunk(self.policy.infer(observation.copied()), spec.action_dim).actions
-        still = actions[-1].copy()
-        still[list(spec.delta_dims)] = 0
-        return np.concatenate([actions, np.tile(still, (max(0, self.horizon - len(actions)), 1))])[: self.horizon]
+        return with_still_end(actions, self.horizon, spec.delta_dims)[: self.horizon]

@@ -47,7 +47,7 @@ from world_model.protocol import Observations
 
 logger = logging.getLogger(__name__)
 _DYNAMICS = "dynamics.safetensors"  # until the decoder is trained too
-_JUDGED = 10  # one in so many episodes measures how far the model is believed; it does not learn from them
+_JUDGED = 10  # every tenth episode fits `Trust`; the model does not learn from it
 _LEAST_JUDGED = 20
 _NEAR_SUCCESS = 300
 _STARTS = 3  # rollouts of a judged episode
@@ -99,7 +99,6 @@ def train_on_run(
     settings = load_config(WorldModelConfig, overrides=changes)
     check_device(device)
     folder, found = WorldFolder(out), find_policy(run)
-    ticks = max(2, config.execution.execute_ticks)
     if near_success is None:
         near_success = _NEAR_SUCCESS if has_expert(config.task) else 0
     claim(
@@ -125,7 +124,7 @@ def train_on_run(
     spec = world_spec(config.task, cache)
     if not (folder.model / "config.json").exists():
         eyes = Eyes(load_model(folder.encoder)[0].to(device))
-        world = fit_world(settings, eyes, cache, folder.model, ticks)
+        world = fit_world(settings, eyes, cache, spec.cameras, folder.model, _ticks(config))
         save_world_model(folder.model, world, spec)
         (folder.model / _DYNAMICS).unlink()
     return len(cache.episodes)
@@ -161,8 +160,13 @@ def world_of(folder: Path) -> Path:
 def _key(source: RunFolder, config: RunConfig, settings: WorldModelConfig, near_success: int) -> str:
     """Everything that decides the world model of a run, except the code."""
     episodes = [episodes_of(EpisodeStore(path, create=False)) for path in (source.episodes, source.evaluation)]
-    policy, ticks = find_policy(source.path).path / "config.json", max(2, config.execution.execute_ticks)
-    return cache_key([config.task, config.gate, settings, ticks, near_success, episodes, policy])
+    policy = find_policy(source.path).path / "config.json"
+    return cache_key([config.task, config.gate, settings, _ticks(config), near_success, episodes, policy])
+
+
+def _ticks(config: RunConfig) -> int:
+    """C: as many actions as the run executes before its next plan, at least two."""
+    return max(2, config.execution.execute_ticks)
 
 
 def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
@@ -186,13 +190,16 @@ def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
     return Film(clips, spec.control_hz)
 
 
-def fit_world(settings: WorldModelConfig, eyes: Eyes, cache: FrameCache, folder: Path, ticks: int) -> FeatureWorld:
+def fit_world(
+    settings: WorldModelConfig, eyes: Eyes, cache: FrameCache, cameras: tuple[str, ...], folder: Path, ticks: int
+) -> FeatureWorld:
     """Fit dynamics and decoder to nine tenths of the episodes, and `Trust` to the others.
 
     Args:
         settings: See `WorldModelConfig`.
         eyes: What the model sees and predicts.
         cache: Real episodes.
+        cameras: Names, in the order in which the decoder draws them.
         folder: Keeps the dynamics until the model is saved.
         ticks: C, most actions between two predictions from real or predicted features.
 
@@ -210,7 +217,7 @@ def fit_world(settings: WorldModelConfig, eyes: Eyes, cache: FrameCache, folder:
     transitions = _transitions(cache, eyes, seen, learnt, ticks, generator)
 
     def look(chosen: Tensor) -> Tensor:
-        return Observations(cache, rows[chosen.numpy()]).pictures(tuple(cache.images))
+        return Observations(cache, rows[chosen.numpy()]).pictures(cameras)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(settings.seed, "world model", 0))

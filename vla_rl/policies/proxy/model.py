@@ -269,7 +269,7 @@ class ProxiedPolicy(TrainablePolicy):
 
 
 def reduced(images: dict[str, Tensor], times: int) -> dict[str, Tensor]:
-    """Return pictures [B, H, W, 3] whose sides are so many times shorter."""
+    """Return pictures [B, H, W, 3] with both sides divided by ``times``. A remainder at the edges is left out."""
     if times == 1:
         return images
     return {

@@ -1,14 +1,17 @@
 """One world model for practice, films and driving: what it shows, what it detects, and what practice in it adds.
 
 ``films`` compares predicted pictures of a practice run's newest episodes with real ones. ``broken`` damages the newest
-episodes of a run and asks the out-of-distribution check about them. Both take folders of ``vla-rl train --config
-imagined``. The rest is gathered from the results of `imagination`, `world-model` and `any_policy`.
+episodes of a run and asks the out-of-distribution check about them. ``cost`` practices the round of such episodes
+again, with imagination and without, and evaluates both. All take folders of ``vla-rl train --config imagined``. The
+rest is gathered from the results of `imagination`, `world-model` and `any_policy`.
 """
 
 import argparse
 import functools
 import json
+import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,22 +21,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.cells import Cells, origin
-from vla_rl.algorithms.imagined_edit import ImaginedEdit, frames_of
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearning
+from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning, frames_of
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.training.algorithms import save_learned
 from vla_rl.training.branch_film import world_without
 from vla_rl.training.config import RunConfig
-from vla_rl.training.practice import learner_of_run
+from vla_rl.training.evaluation import evaluation_jobs, run_missing
+from vla_rl.training.practice import learner_of_run, make_pool
 from world_model.check import out_of_distribution
 from world_model.protocol import Observations
 
-_PARTS = ("films", "broken")
+_PARTS = ("films", "broken", "cost")
 _UNSEEN = 40  # newest episodes, which a film's model has not seen
 _CHUNKS = (1, 3, 6)
 _PIXELS = 4  # of the moved camera
+_STARTS = 200  # held-out ones that measure what a damage costs
 
 Frames = NDArray[np.int64]
 
@@ -45,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure the parts that were asked for, and gather what has been measured."""
-    measures = {"films": _films, "broken": _broken}
-    settings = {"films": [_UNSEEN, *_CHUNKS], "broken": [_PIXELS, *_DAMAGES]}
+    measures = {"films": _films, "broken": _broken, "cost": _cost}
+    settings = {"films": [_UNSEEN, *_CHUNKS], "broken": [_PIXELS, *_DAMAGES], "cost": [_PIXELS, *_DAMAGES, _STARTS]}
     found: dict[str, list[dict[str, Any]]] = {}
     for part in _PARTS:
         cells = Cells(options.out / "one_world" / part, settings[part])
@@ -60,6 +68,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "world_model_lines": _lines(),
         **_of_films(found["films"]),
         **_of_broken(found["broken"]),
+        **_of_cost(found["cost"]),
     }
 
 
@@ -164,6 +173,42 @@ def _broken(run: Path) -> dict[str, Any]:
     return {"seed": config.seed, "broken": found}
 
 
+def _cost(run: Path) -> dict[str, Any]:
+    """Success after a round of damaged episodes, with imagination and its check, and without imagination."""
+    versions = sorted((run / "policies").glob("version_*"))
+    if len(versions) < 3:
+        raise UserError(f"{run} has fewer than two rounds of practice, and a damage is found in the second one")
+    _, config = RunFolder.open(run, RunConfig)
+    learning = config.learning
+    assert isinstance(learning, ImaginedEditLearning)
+    alone = {
+        each.name: getattr(learning, each.name) for each in fields(ChunkCriticLearning) if each.name != "best_of_n"
+    }
+    found = []
+    for name, damage in _DAMAGES.items():
+        practiced: dict[str, Any] = {}
+        for side, algorithm in {"imagined": None, "unimagined": "chunk_critic"}.items():
+            learner, _, _ = learner_of_run(run, algorithm, alone, policy=versions[-2])
+            for episode in _newest(learner.data.cache):
+                damage(learner.data.cache, episode)
+            logs: dict[str, float] = {}
+            for step in range(config.budget.steps_per_round):
+                logs |= learner.update(step)
+            practiced[side] = _successes(learner, config, len(versions) - 1)
+            practiced.setdefault("stopped", int(logs.get("imagined_stopped", 0)))
+        found.append({"damage": name, **practiced})
+    return {"seed": config.seed, "episodes": _STARTS, "cost": found}
+
+
+def _successes(learner: Algorithm, config: RunConfig, version: int) -> int:
+    """Play the held-out starts of a run with what a learner has made."""
+    with tempfile.TemporaryDirectory() as scratch, make_pool(config) as pool:
+        path = Path(scratch, "policy")
+        save_learned(learner, path, version)
+        jobs = evaluation_jobs(config, path, Path(scratch, "episodes"), _STARTS)
+        return sum(bool(header.success) for header in run_missing(pool, jobs, "evaluate"))
+
+
 def _newest(cache: FrameCache) -> list[Frames]:
     """Frames of each episode of the newest policy."""
     newest = max(episode.policy_version for episode in cache.episodes)
@@ -229,6 +274,14 @@ def _of_broken(cells: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _of_cost(cells: list[dict[str, Any]]) -> dict[str, Any]:
+    if not cells:
+        return {}
+    damaged = [(cell["episodes"], each) for cell in cells for each in cell["cost"] if each["damage"] != "unchanged"]
+    points = [100 * (each["imagined"] - each["unimagined"]) / episodes for episodes, each in damaged]
+    return {"broken_worlds_points": float(np.mean(points)), "cost_cells": cells}
+
+
 def table(result: dict[str, Any]) -> str:
     """Markdown: the figures beside what is wanted."""
     rows = ["| figure | measured | wanted |", "|---|---|---|"]
@@ -254,6 +307,7 @@ _WANTED = {
     "latency_step_1000_over_10": "about 1",
     "broken_worlds_found": "all",
     "false_alarms": "0",
+    "broken_worlds_points": ">= 0",
     "world_model_lines": "<= 2804",
 }
 
@@ -279,3 +333,15 @@ def of_broken(result: dict[str, Any]) -> str:
             says = each["reason"] or "passes"
             rows.append(f"| {cell['seed']} | {each['damage']} | {each['ratio']:.2f} | {says} |")
     return "\n".join([*rows, "", origin(result["broken_cells"])])
+
+
+def of_cost(result: dict[str, Any]) -> str:
+    """Markdown: success after a round of damaged episodes."""
+    rows = ["| seed | the newest episodes | imagination | with imagination | without |", "|---|---|---|---|---|"]
+    for cell in result["cost_cells"]:
+        for each in cell["cost"]:
+            shares = " | ".join(f"{each[side] / cell['episodes']:.1%}" for side in ("imagined", "unimagined"))
+            rows.append(
+                f"| {cell['seed']} | {each['damage']} | {'stopped' if each['stopped'] else 'runs'} | {shares} |"
+            )
+    return "\n".join([*rows, "", origin(result["cost_cells"])])

@@ -11,8 +11,9 @@ import torch
 sys.path.append(str(Path(__file__).parents[1] / "data"))
 from episode_maker import make_episode
 
+from benchmarks import one_world
 from benchmarks.__main__ import main
-from benchmarks.one_world import _DAMAGES, _gathered, _newest, _of_broken, psnr
+from benchmarks.one_world import _DAMAGES, _gathered, _newest, _of_broken, _of_cost, psnr
 from vla_rl.cli.main import main as vla_rl
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
@@ -79,12 +80,30 @@ def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     }
 
 
+def test_the_cost_of_damages_leaves_unchanged_episodes_out() -> None:
+    def side(damage: str, imagined: int, unimagined: int) -> dict[str, object]:
+        return {"damage": damage, "imagined": imagined, "unimagined": unimagined}
+
+    cell = {"episodes": 50, "cost": [side("unchanged", 50, 0), side("moved", 20, 25), side("red", 31, 30)]}
+    assert _of_cost([cell])["broken_worlds_points"] == pytest.approx((-10 + 2) / 2)
+    assert _of_cost([]) == {}
+
+
 @pytest.mark.slow
-def test_films_of_a_practice_run_that_is_too_short_for_the_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_films_and_costs_of_a_practice_run_that_is_too_short_for_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, out = tmp_path / "run", tmp_path / "out"
+    monkeypatch.setattr(one_world, "_STARTS", 3)
+    monkeypatch.setattr(one_world, "_DAMAGES", {name: _DAMAGES[name] for name in ("unchanged", "colors permuted")})
     assert vla_rl(["train", *TINY, LEARNING, "budget.rounds=1", "budget.steps_per_round=5", "--out", str(run)]) == 0
+    assert main(["one_world", "--out", str(out), "--parts", "cost", "--runs", str(run)]) == 2
+    assert "fewer than two rounds" in capsys.readouterr().err
+    assert vla_rl(["train", "--resume", str(run), "budget.rounds=2"]) == 0
+    assert main(["one_world", "--out", str(out), "--parts", "cost", "--runs", str(run)]) == 0
+    (cell,) = json.loads((out / "one_world.json").read_text())["cost_cells"]
+    assert [each["damage"] for each in cell["cost"]] == ["unchanged", "colors permuted"]
+    assert all(0 <= each[side] <= cell["episodes"] == 3 for each in cell["cost"] for side in ("imagined", "unimagined"))
     assert main(["one_world", "--out", str(out), "--parts", "films", "--runs", str(run)]) == 0
     found = json.loads((out / "one_world.json").read_text())
     (films,) = found["film_cells"]

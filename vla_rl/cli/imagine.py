@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, default=4, help="rollout, branches: futures in the clip")
     parser.add_argument("--start", type=int, default=10, help="rollout, branches: step that imagination begins at")
     parser.add_argument("--steps", type=int, help="rollout: steps of the film (40); branches: chunks (7)")
+    parser.add_argument("--every-round", action="store_true", help="branches: film each round, the first one first")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +76,8 @@ def _branches(arguments: argparse.Namespace) -> int:
     from vla_rl.training.branch_film import CHUNKS, film_branches
 
     out = _clip_file(arguments, RunFolder(arguments.folder).film.name)  # there, the report shows it
-    film = film_branches(arguments.folder, arguments.episodes, arguments.start, arguments.steps or CHUNKS)
+    steps = arguments.steps or CHUNKS
+    film = film_branches(arguments.folder, arguments.episodes, arguments.start, steps, arguments.every_round)
     _save(film, out)
     if film.unexplained is not None:
         print(f"of the change within a chunk of these episodes, {1 - film.unexplained:.0%} is predicted")

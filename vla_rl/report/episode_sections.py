@@ -107,7 +107,8 @@ def predicted(run: Run) -> str:
     shown = video_tag(video, "reality above, predictions below")
     caption = (
         "<figcaption>Rows: real episodes; predictions with their actions; and, if the policy has a residual, "
-        "predictions of its plan without and with the residual.</figcaption>"
+        "predictions of its plan without and with the residual. If every round was filmed, the first one is on the "
+        "left.</figcaption>"
     )
     return section(title, lead(words) + f'<figure class="player">{shown}{caption}</figure>')
 

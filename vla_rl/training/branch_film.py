@@ -55,33 +55,59 @@ def film_branches(
     episodes: int = 2,
     start: int = 10,
     chunks: int = CHUNKS,
+    every_round: bool = False,
 ) -> Film:
     """Film branches from the newest real episodes of a run: a picture for each chunk, at a quarter of their speed.
 
     Each branch begins at the step ``start``. The rows show reality, then the prediction with the sent actions. If the
     newest policy has a residual, two more rows show the policy's own plan without and with it.
 
+    Args:
+        run: Its folder.
+        episodes: Number of episodes that are shown, of each round.
+        start: Step at which a branch begins.
+        chunks: Length of a branch.
+        every_round: Film every round, the first one first, with its policy and a model of the episodes up to then.
+            Otherwise the newest.
+
     Raises:
         UserError: for an algorithm that imagines no branches, or if no episode is long enough.
     """
+    practiced = [number for number in RunFolder(run).policy_versions() if number]
+    if every_round and not practiced:
+        raise UserError(f"{run} has no policy of a whole round yet; leave --every-round out")
+    films = [_film_of_round(run, number, episodes, start, chunks) for number in practiced if every_round]
+    films = films or [_film_of_round(run, None, episodes, start, chunks)]
+    clips = [clip for film in films for clip in film.clips]
+    tallest = max(clip.shape[1] for clip in clips)
+    even = [np.pad(clip, [(0, 0), (0, tallest - clip.shape[1]), (0, 0), (0, 0)]) for clip in clips]
+    return Film(even, films[-1].frames_per_s, films[-1].unexplained)
+
+
+def _film_of_round(run: Path, number: int | None, episodes: int, start: int, chunks: int) -> Film:
+    """Film a round with the policy that it made; None: the newest episodes, with the newest policy."""
     versions = RunFolder(run).policy_versions()
-    newest = RunFolder(run).policy(versions[-1]) if versions else None
+    newest = RunFolder(run).policy(versions[-1] if number is None else number) if versions else None
     learner, config, spec = learner_of_run(run, policy=newest)
     require(f"a film of {run} with algorithm={config.algorithm}", frozenset({"branches"}), learner.provides)
     learner = cast(ImaginedEdit, learner)
     cache, cameras = learner.data.cache, tuple(learner.data.cache.images)
     ticks = learner.config.critic.chunk_ticks
-    own = [each for each in cache.episodes if each.policy_version >= 0 and each.length > start + chunks * ticks]
+    known: list[CachedEpisode] = []
+    later: list[CachedEpisode] = []
+    for each in cache.episodes:
+        (known if number is None or each.policy_version < number else later).append(each)
+    own = [each for each in known if each.policy_version >= 0 and each.length > start + chunks * ticks]
     shown = sorted(own, key=lambda each: (each.policy_version, each.episode_id))[-episodes:]
     if not shown:
         raise UserError(
             f"no episode of the policy in {run} has more than {start + chunks * ticks} steps; choose a "
             "smaller --start or --steps"
         )
-    world = world_without(learner, shown, config.seed)
+    world = world_without(learner, [*shown, *later], config.seed)
     inside = frames_of(shown)
     whole = inside[learner.transitions().lasted[torch.from_numpy(inside)].cpu().numpy()]
-    familiar = _familiar(world, learner)
+    familiar = _familiar(world, learner, frames_of(known))
     critic = critic_of(newest) if newest else None
     residual = load_selector(critic, learner.model, config.device).residual if critic else None
     clips = []
@@ -181,9 +207,9 @@ def _planned(learner: ImaginedEdit, residual: Residual | None, start: int) -> Ca
     return act
 
 
-def _familiar(world: WorldModel[Any], learner: ImaginedEdit) -> float:
-    """Return the disagreement of the members that few real chunks reach."""
-    frames = np.flatnonzero(learner.transitions().lasted.cpu().numpy())
+def _familiar(world: WorldModel[Any], learner: ImaginedEdit, frames: NDArray[np.int64]) -> float:
+    """Return the disagreement of the members that few real chunks among some frames reach."""
+    frames = frames[learner.transitions().lasted[torch.from_numpy(frames)].cpu().numpy()]
     frames = frames[:: max(1, len(frames) // _COMPARED)]
     sent = learner.data.tensor(learner.data.sent_chunks(frames, learner.config.critic.chunk_ticks)[0])
     seen = world.encode(Observations(learner.data.cache, frames))

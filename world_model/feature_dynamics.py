@@ -4,6 +4,7 @@ They serve rollouts of a few chunks from real steps, thousands at a time, and si
 regression carries what is linear, M small networks the rest; each is a world of its own.
 """
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
 _INPUT_NOISE = 0.03  # standard deviation of the noise on normalized inputs
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW; the rate falls to 0 by a cosine
+_WARM_SHARE = 0.3  # of the gradient steps, where training goes on from older dynamics
 _BATCH_SIZE = 256
 _HIDDEN = (384, 384)  # widths of the hidden layers, each with a LayerNorm
 _ENDING_WEIGHT = 0.3  # of the success within the chunk, beside the mean squared error of the features
@@ -187,18 +189,31 @@ class FeatureDynamics(nn.Module):
         return self._rows(features, padded, torch.full((len(actions),), sent, device=actions.device))
 
 
-def fit_dynamics(data: Transitions, config: FeatureDynamicsConfig, generator: torch.Generator) -> FeatureDynamics:
-    """Train a model from scratch on at least one transition that lasted.
+def fit_dynamics(
+    data: Transitions,
+    config: FeatureDynamicsConfig,
+    generator: torch.Generator,
+    before: FeatureDynamics | None = None,
+) -> FeatureDynamics:
+    """Train a model on at least one transition that lasted.
 
-    Its first weights follow from torch's own generator. The given one draws batches and noise on the CPU.
+    Args:
+        data: The transitions.
+        config: Architecture and optimization.
+        generator: Draws batches and noise on the CPU. First weights follow from torch's own generator.
+        before: Dynamics of older data. If the same features vary, training goes on from their networks, for
+            `_WARM_SHARE` of the steps. The linear part and the scales are always those of the data.
     """
-    dynamics = FeatureDynamics.of(data, config)
+    dynamics, steps = FeatureDynamics.of(data, config), config.steps
+    if before is not None and torch.equal(before.varying, dynamics.varying):
+        dynamics.head.load_state_dict(before.head.state_dict())
+        steps = math.ceil(_WARM_SHARE * steps)
 
     def loss() -> Tensor:
         chosen = torch.randint(len(data.features), (_BATCH_SIZE,), generator=generator)
         return dynamics.loss(Transitions(*(part[chosen] for part in data)), generator)
 
-    fit(dynamics, loss, "dynamics", config.steps, _LEARNING_RATE, _WEIGHT_DECAY)
+    fit(dynamics, loss, "dynamics", steps, _LEARNING_RATE, _WEIGHT_DECAY)
     return dynamics
 
 

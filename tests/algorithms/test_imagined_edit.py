@@ -146,6 +146,7 @@ def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_
     assert logs.get("imagined_stopped", 0) == bool(spoil), logs
     assert (algorithm.residual is before) == (bool(spoil) and not distill_steps)
     assert algorithm.residual.corrects == (not spoil)
+    assert (algorithm._accepted is None) == bool(spoil), "the next round does not go on from what the check refused"
     assert why in caplog.text
 
 
@@ -174,6 +175,7 @@ def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_fa
         torch.manual_seed(seed)
         adopt_saved(algorithm, tmp_path / "plain")
         assert not algorithm.residual.corrects
+        assert algorithm._accepted is None, "its dynamics are those of other features"
         fresh.append(algorithm.residual.state_dict())
     assert all(torch.equal(tensor, fresh[1][name]) for name, tensor in fresh[0].items()), "its own seed decides"
     adopt_saved(algorithm, tmp_path / "edited")

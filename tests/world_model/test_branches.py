@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vla_rl.algorithms.model_rollouts import BranchConfig, Imagination, Starts, imagine, improve
 from vla_rl.core.errors import ConfigError
+from world_model import feature_dynamics
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 from world_model.protocol import Observations, OneStep, Prediction
 
@@ -51,6 +52,20 @@ def learned() -> tuple[Transitions, FeatureDynamics]:
     """Transitions, and the dynamics that were fitted to them. Read only."""
     data = toy_transitions()
     return data, fitted(data)
+
+
+def test_dynamics_go_on_from_older_ones_in_fewer_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, taken = toy_transitions(400), []
+    monkeypatch.setattr(feature_dynamics, "fit", lambda module, loss, name, steps, *rates: taken.append(steps))
+    config, generator = FeatureDynamicsConfig(members=2, steps=10), torch.Generator()
+    older = fit_dynamics(data._replace(features=2 * data.features), config, generator)
+    newer = fit_dynamics(data, config, generator, before=older)
+    assert all(map(torch.equal, newer.head.state_dict().values(), older.head.state_dict().values()))
+    assert torch.equal(newer.linear, FeatureDynamics.of(data, config).linear), "what is linear is that of the data"
+    others = data._replace(features=data.features[:, :2], later=data.later[:, :2] * torch.tensor([1.0, 0.0]))
+    others.features[:, 1] = 0
+    assert len(fit_dynamics(others, config, generator, before=older).varying) == 1
+    assert taken == [10, 3, 10], "other features vary there, so it begins anew"
 
 
 def test_an_end_that_nobody_knows_teaches_nothing() -> None:

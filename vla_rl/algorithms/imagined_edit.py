@@ -14,7 +14,7 @@ chunk that are executed before the next plan, and m is a member of an ensemble. 
 
 import logging
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -31,15 +31,16 @@ from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
-from vla_rl.policies.base import draw_from_flat, example_row
+from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
+from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.residual import Residual
 from world_model.check import out_of_distribution, unexplained
-from world_model.feature_dynamics import FeatureDynamicsConfig, Transitions, fit_dynamics
+from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 from world_model.feature_world import FeatureWorld
 from world_model.protocol import Observations, WorldModel
 
 if TYPE_CHECKING:
-    from vla_rl.data.cache import CachedEpisode
+    from vla_rl.data.cache import CachedEpisode, FrameCache
 
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
@@ -89,6 +90,10 @@ class ImaginedEdit(ResidualLearner):
     config: ImaginedEditLearning
     provides: ClassVar[frozenset[str]] = frozenset({"branches"})
 
+    def build_critics(self, cache: "FrameCache") -> None:
+        super().build_critics(cache)
+        self._accepted: FeatureDynamics | None = None  # of the newest round that has imagined; the next goes on from it
+
     def prepare(self) -> dict[str, float]:
         """Run steps 2 to 4 after the policy was distilled and before the critic learns, if outcomes differ."""
         with torch.random.fork_rng(devices=[]):
@@ -121,6 +126,7 @@ class ImaginedEdit(ResidualLearner):
             stays = "there is no residual" if self.config.distill_steps else "the residual before stays"
             logger.warning("nothing is imagined in round %d, and %s: %s", self._round, stays, reason)
             return {f"imagined_{name}": number for name, number in {"stopped": 1.0, **checked}.items()}
+        self._accepted = fitted.world.dynamics
         within = self.imagination(fitted, generator)
         with torch.no_grad():
             some = torch.randint(len(starts.tick), (_SCALE_SAMPLES,), generator=generator)
@@ -140,10 +146,11 @@ class ImaginedEdit(ResidualLearner):
             z' = z + W (z, a_1:C) + f_m(z, a_1:C),   p_success = sigmoid(s_m(z, a_1:C))
             V(z, t) -> gamma^(ticks to the end) for a success, 0 for a failure
 
-        V is trained by cross-entropy. Its network k never trains on fold k of the episodes.
+        V is trained by cross-entropy. Its network k never trains on fold k of the episodes. f goes on from the dynamics
+        of the newest round that has imagined, since the features of two rounds are nearly the same.
         """
         rows, transitions = self._inputs[:, : len(example_row(self.model)) + 1], self.transitions()
-        world = self.learn_world(transitions, generator)
+        world = self.learn_world(transitions, generator, before=self._accepted)
         with autocast(self.config.actor, self.data.device, cached=False):
             value, brier = fit_outcome_value(
                 rows, self._label, self._fold, self.config.critic.members, self.config.value, generator
@@ -154,11 +161,15 @@ class ImaginedEdit(ResidualLearner):
         return FittedWorld(world, value, brier, Starts(moments, rows[begin, -1], self._fold[begin]))
 
     def learn_world(
-        self, data: Transitions, generator: torch.Generator, config: FeatureDynamicsConfig | None = None
+        self,
+        data: Transitions,
+        generator: torch.Generator,
+        config: FeatureDynamicsConfig | None = None,
+        before: FeatureDynamics | None = None,
     ) -> FeatureWorld:
         """Fit dynamics to some of the store's transitions, in the features of the present policy."""
         with autocast(self.config.actor, self.data.device, cached=False):
-            dynamics = fit_dynamics(data, config or self.config.dynamics, generator)
+            dynamics = fit_dynamics(data, config or self.config.dynamics, generator, before)
         features = self._features()
         return FeatureWorld(
             dynamics,
@@ -224,6 +235,23 @@ class ImaginedEdit(ResidualLearner):
             return fitted.value.lowest(rows) if self.config.branches.pessimistic else fitted.value(rows, part)
 
         return Imagination(fitted.world, _see, draw, value, ticks, self.data.longest, self.config.discount)
+
+    def adopt(self, policy: BasePolicy, selector: BestOfN | None) -> None:
+        """Go on from another policy, whose features may be quite different ones."""
+        super().adopt(policy, selector)
+        self._accepted = None
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {} if self._accepted is None else {"dynamics": self._accepted.state_dict()}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict(state)
+        if own := state.get("dynamics"):
+            shape = (self.config.critic.chunk_ticks, self.model.spec.action_dim)
+            self._accepted = FeatureDynamics(self.config.dynamics, shape, own["varying"], partial=False)
+            self._accepted.load_state_dict(own)
+            self._accepted.to(own["varying"].device).eval()
 
 
 _see = operator.attrgetter("features")  # a state of `FeatureWorld` is what the policy sees

@@ -24,6 +24,7 @@ from benchmarks.practices import PATIENT, as_measured
 from benchmarks.runs import Cell, evaluations
 from robot_io.env_robot import EnvRobot
 from vla_rl.acting.task import open_robot
+from vla_rl.algorithms.chunk_critic import ChunkCriticLearner
 from vla_rl.algorithms.imagined_edit import FittedWorld, ImaginedEdit, ImaginedEditLearning
 from vla_rl.algorithms.model_rollouts import Imagination
 from vla_rl.core.errors import UserError
@@ -67,7 +68,18 @@ ABLATIONS: dict[str, tuple[str, list[str]]] = {
         ["algorithm=benchmarks.ladder:WithoutFailures"],
     ),
 }
-PARTS = {"ladder": RUNGS, "ablations": ABLATIONS}
+# Temporal differences after self-imitation, with and without rollouts in their data.
+_TD_ROUND = ["budget.rounds=1", "budget.steps_per_round=401", "exploration=0.25"]
+_TRUE_TD = "algorithm=benchmarks.ladder_td:TrueRolloutsTD"
+TD: dict[str, tuple[str, list[str]]] = {
+    "td": ("real chunks", ["algorithm=residual_td"]),
+    "learnt_td": (
+        "real chunks, and 12,288 of learnt dynamics",
+        ["algorithm=benchmarks.ladder_td:LearntRolloutsTD"],
+    ),
+    "true_td": ("real chunks, and 12,288 of the simulator", [_TRUE_TD]),
+}
+PARTS = {"ladder": RUNGS, "ablations": ABLATIONS, "ladder_td": TD}
 
 
 @dataclass(frozen=True)
@@ -99,18 +111,7 @@ class TrueDynamics(ImaginedEdit):
 
     @override
     def imagination(self, fitted: FittedWorld, generator: torch.Generator) -> Imagination:
-        return replace(super().imagination(fitted, generator), world=self._simulator())
-
-    def _simulator(self) -> "Simulator":
-        cache, truth = self.data.cache, self.config.truth
-        text = self.model.tokenize([cache.tasks[0]]).to(self.data.device)
-
-        def look(images: dict[str, Tensor], state: Tensor) -> Tensor:
-            return flat_features(*self.model.features(images, state, text.expand(len(state), -1)))
-
-        simulator = Simulator(open_robot(TaskConfig(env=truth.env, difficulty=truth.difficulty)), look)
-        simulator.remember(cache, self.every_row()[:, : len(example_row(self.model))])
-        return simulator
+        return replace(super().imagination(fitted, generator), world=simulator_of(self, self.config.truth))
 
 
 class TrueDynamicsLearntSuccess(TrueDynamics):
@@ -136,6 +137,19 @@ class WithoutFailures(ImaginedEdit):
         kept = self.data.tensor(~failed[cache.episode_index])
         left = Transitions(*(part[kept] for part in self.transitions()))
         return fitted._replace(world=self.learn_world(left, generator))
+
+
+def simulator_of(learner: ChunkCriticLearner, truth: TruthConfig) -> "Simulator":
+    """Return the simulator as a world model in a learner's features, which knows all of its episodes."""
+    cache = learner.data.cache
+    text = learner.model.tokenize([cache.tasks[0]]).to(learner.data.device)
+
+    def look(images: dict[str, Tensor], state: Tensor) -> Tensor:
+        return flat_features(*learner.model.features(images, state, text.expand(len(state), -1)))
+
+    simulator = Simulator(open_robot(TaskConfig(env=truth.env, difficulty=truth.difficulty)), look)
+    simulator.remember(cache, learner.every_row()[:, : len(example_row(learner.model))])
+    return simulator
 
 
 class SimulatorState(NamedTuple):
@@ -267,14 +281,15 @@ def measure(out: Path, runs: Path, seeds: list[int], part: str = "ladder") -> No
     cells, runs = open_cells(out, part), runs / outcomes.open_cells(out).digest
     for seed in seeds:
         for rung, (_, changes) in PARTS[part].items():
-            cells.once(f"{seed}-{rung}", functools.partial(_climb, runs, seed, rung, changes))
+            round_of = _TD_ROUND if PARTS[part] is TD else _EDIT_ALONE
+            cells.once(f"{seed}-{rung}", functools.partial(_climb, runs, seed, rung, changes, round_of))
 
 
-def _climb(runs: Path, seed: int, rung: str, changes: list[str]) -> dict[str, Any]:
+def _climb(runs: Path, seed: int, rung: str, changes: list[str], round_of: list[str]) -> dict[str, Any]:
     cell = Cell(outcomes.TASKS[0], seed, f"ladder-{rung}")
-    truth = [f"learning.truth.env={cell.task}"] if {_TRUE, _TRUE_BUT_SUCCESS}.intersection(changes) else []
+    truth = [f"learning.truth.env={cell.task}"] if {_TRUE, _TRUE_BUT_SUCCESS, _TRUE_TD}.intersection(changes) else []
     outcomes.run_base(cell, runs)
-    cpu_s = outcomes.practise_from(cell, runs, [*changes, *_EDIT_ALONE, *truth])
+    cpu_s = outcomes.practise_from(cell, runs, [*changes, *round_of, *truth])
     first, last = evaluations(runs / cell.base)[-1], evaluations(runs / cell.name)[-1]
     return {
         "seed": seed,
@@ -288,15 +303,23 @@ def _climb(runs: Path, seed: int, rung: str, changes: list[str]) -> dict[str, An
 
 
 def table(found: list[dict[str, Any]]) -> str:
-    """Markdown: one row per rung of the ladder and per ablation."""
+    """Markdown: one row per rung of the ladder and per ablation, and a second table of temporal differences."""
+    tables = [("the edit alone", RUNGS | ABLATIONS), ("temporal differences", TD)]
+    return "\n\n".join(filter(None, (_table(found, head, rungs) for head, rungs in tables)))
+
+
+def _table(found: list[dict[str, Any]], head: str, rungs: dict[str, tuple[str, list[str]]]) -> str:
+    found = [cell for cell in found if cell["rung"] in rungs]
+    if not found:
+        return ""
     seeds = sorted({cell["seed"] for cell in found})
     rows = [
-        "| one round of practice, the edit alone | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
+        f"| one round of practice, {head} | " + " | ".join(f"seed {seed}" for seed in seeds) + " |",
         "|---|" + "---|" * len(seeds),
     ]
     before = {cell["seed"]: cell["supervised"] for cell in found}
     rows.append("| supervised policy | " + " | ".join(f"{before[seed]:.1%}" for seed in seeds) + " |")
-    for rung, (words, _) in (RUNGS | ABLATIONS).items():
+    for rung, (words, _) in rungs.items():
         practiced = {cell["seed"]: f"{cell['practised']:.1%}" for cell in found if cell["rung"] == rung}
         if practiced:
             rows.append(f"| {words} | " + " | ".join(practiced.get(seed, "") for seed in seeds) + " |")

@@ -241,7 +241,7 @@ def _gathered(out: Path) -> dict[str, Any]:
     of_practice = read.get("imagination", {})
     if values := of_practice.get("branch_values"):
         found["branch_correlation_3"] = float(np.mean([cell["learnt"]["within"][-1] for cell in values]))
-    true = [cell["practised"] for cell in of_practice.get("ladder", []) if cell["rung"] == "true_dynamics"]
+    true = [cell["practised"] for cell in of_practice.get("ladder", []) if cell["rung"] == "true_td"]
     if true:
         found["oracle_one_round"] = float(np.mean(true))
     return found

@@ -6,15 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.ladder import ABLATIONS, RUNGS, Simulator, TrueDynamics, open_cells, table
+from benchmarks import ladder, ladder_td
+from benchmarks.ladder import ABLATIONS, RUNGS, TD, Simulator, TrueDynamics, open_cells, table
 from robot_io.gate import GateConfig
 from tests.algorithms.tiny_world import MIXED, make_model, tiny
 from vla_rl.acting.task import open_robot
 from vla_rl.acting.world_folder import collect_near_success, open_cache, world_spec
+from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.imagined_edit import ImaginedEdit
+from vla_rl.algorithms.residual_td import ResidualTD
 from vla_rl.core.errors import UserError
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.base import example_row
 from vla_rl.training.algorithms import make_algorithm
 from vla_rl.training.config import TaskConfig
 from world_model.feature_world import FeatureState
@@ -71,15 +75,20 @@ def test_the_truth_is_an_environment_too(tmp_path: Path) -> None:
 
 
 def learner(rung: str, folder: Path) -> ImaginedEdit:
+    found = learner_of(rung, folder)
+    assert isinstance(found, ImaginedEdit)
+    return found
+
+
+def learner_of(rung: str, folder: Path) -> Algorithm:
     store = EpisodeStore(folder / "store")
     for episode in MIXED:
         store.add(episode)
     cache = FrameCache(store, folder / "cache")
     cache.refresh()
-    _, (option,) = (RUNGS | ABLATIONS)[rung]
+    _, (option,) = (RUNGS | ABLATIONS | TD)[rung]
     name = option.removeprefix("algorithm=")
     found = make_algorithm(name, tiny(name), make_model(), cache, 0)
-    assert isinstance(found, ImaginedEdit)
     found.begin_round(cache, 1)
     return found
 
@@ -87,10 +96,10 @@ def learner(rung: str, folder: Path) -> ImaginedEdit:
 class Counting:
     """A truth in which features count chunks, and all succeed."""
 
-    members = 1
+    members, width = 1, 8
 
     def encode(self, observations: Observations, member: torch.Tensor | None = None) -> FeatureState:
-        return FeatureState(torch.zeros(len(observations.frames), 8), member)
+        return FeatureState(torch.zeros(len(observations.frames), self.width), member)
 
     def predict(self, state: FeatureState, actions: torch.Tensor) -> Prediction[FeatureState]:
         del actions
@@ -98,7 +107,7 @@ class Counting:
 
 
 def test_dynamics_and_pictures_are_true_and_success_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrueDynamics, "_simulator", lambda self: Counting())
+    monkeypatch.setattr(ladder, "simulator_of", lambda learner, truth: Counting())
     algorithm, generator = learner("true_dynamics_learnt_success", tmp_path), torch.Generator().manual_seed(0)
     fitted = algorithm.fit_world(generator)
     moments, member = fitted.starts.observations.at(torch.arange(4)), torch.arange(4) % 2
@@ -118,7 +127,9 @@ def test_without_failures_the_dynamics_miss_them_and_branches_begin_as_ever(
     algorithm = learner("no_failures", tmp_path)
     taught = []
     fit = algorithm.learn_world
-    monkeypatch.setattr(algorithm, "learn_world", lambda data, generator: taught.append(data) or fit(data, generator))
+    monkeypatch.setattr(
+        algorithm, "learn_world", lambda data, generator, **other: taught.append(data) or fit(data, generator, **other)
+    )
     fitted = algorithm.fit_world(torch.Generator().manual_seed(0))
     every, without = taught
     failed = {"round-1", "round-3"}
@@ -146,3 +157,34 @@ def test_the_table_has_a_row_for_each_rung_that_was_measured() -> None:
         "| supervised policy | 47.0% | 50.0% |",
         "| learnt dynamics, three chunks, learnt value | 60.0% | 75.0% |",
     ]
+
+
+class Winning(Counting):
+    """A truth in which every second row succeeds at once."""
+
+    width = len(example_row(make_model()))
+
+    def predict(self, state: FeatureState, actions: torch.Tensor) -> Prediction[FeatureState]:
+        moved = super().predict(state, actions)
+        return moved._replace(success=(torch.arange(len(state.features)) % 2).float())
+
+
+def test_rollouts_are_data_of_temporal_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ladder, "simulator_of", lambda learner, truth: Winning())
+    monkeypatch.setattr(ladder_td, "simulator_of", lambda learner, truth: Winning())
+    monkeypatch.setattr(ladder_td, "_BRANCHES", 6)
+    found = learner_of("true_td", tmp_path)
+    assert isinstance(found, ladder_td.TrueRolloutsTD)
+    real = len(ResidualTD.chunks(found, torch.Generator()).rows)
+    chunks = found.chunks(torch.Generator().manual_seed(0))
+    later, outcome = chunks.later[real:].view(4, 6), chunks.outcome[real:].view(4, 6)
+    won = outcome[0] > 0
+    assert won.tolist() == [False, True] * 3
+    assert (later[0][won] == -1).all(), "nothing follows a success"
+    assert later[0][~won].tolist() == [real + 6 + place for place in (0, 2, 4)]
+    assert (later[3] == -1).all()
+    assert (found._played < real + 18).all(), "the ends of rollouts are valued, and not learned from"
+    assert not {real + 6 + place for place in (1, 3, 5)} & set(found._played.tolist()), "they had succeeded before"
+    batch = found._batch(chunks, torch.Generator().manual_seed(0))
+    assert (batch >= real).sum() == len(batch) // 2
+    assert set(batch[batch >= real].tolist()) <= set(found._played.tolist())

@@ -69,7 +69,7 @@ def test_a_false_alarm_is_not_a_broken_world_that_was_found() -> None:
 
 def test_what_was_not_measured_is_left_out(tmp_path: Path) -> None:
     assert _gathered(tmp_path) == {}
-    ladder = [{"rung": "true_dynamics", "practised": 0.7}, {"rung": "learnt", "practised": 0.1}]
+    ladder = [{"rung": "true_td", "practised": 0.7}, {"rung": "true_dynamics", "practised": 0.1}]
     values = [{"learnt": {"within": [0.0, 0.1, 0.2]}}, {"learnt": {"within": [0.0, 0.1, 0.4]}}]
     file = {"gain_158": 15.0, "ladder": ladder, "branch_values": values}
     (tmp_path / "imagination.json").write_text(json.dumps(file))

@@ -56,7 +56,8 @@ def _lerobots(steps: int, batch_size: int) -> list[str]:
 
 
 _LATE = ["execution.strategy=naive"]
-_TRIED = "exploration=0.1"  # as in the preset `imagined`
+_IMAGINED = ["algorithm=imagined_edit", "exploration=0.1"]  # as in the preset `imagined`
+_UNIMAGINED = [*METHODS["unimagined"], "exploration=0.1"]
 _TRAINED = {"flow": [], "act": _lerobots(1500, 32), "diffusion": _lerobots(1500, 16)}
 """Supervised policy -> changes to the config of its training."""
 BASES = {
@@ -66,9 +67,13 @@ BASES = {
     "diffusion": Base("diffusion", []),
     **{f"delay_{ticks}": Base("flow", [*_LATE, f"latency.typical={ticks}"]) for ticks in (4, 8)},
     "remote": Base("flow", [*_LATE, "latency.unit=ms", "latency.typical=80"], served=True),
-    "imagined": Base("flow", ["algorithm=imagined_edit", _TRIED], rounds=1),
-    "unimagined": Base("flow", [*METHODS["unimagined"], _TRIED], rounds=1),
+    "imagined": Base("flow", _IMAGINED, rounds=1),
+    "unimagined": Base("flow", _UNIMAGINED, rounds=1),
+    "imagined_act": Base("act", _IMAGINED, rounds=1),
+    "unimagined_act": Base("act", _UNIMAGINED, rounds=1),
 }
+_PAIRED = (("imagined", "unimagined"), ("imagined_act", "unimagined_act"))
+"""Rows with and without short model rollouts."""
 _PORT = 18_460
 """Of the server of seed 0; the next seeds take the next ports. A run that goes on finds its base policy there."""
 
@@ -114,9 +119,14 @@ def summary(cells: list[dict[str, Any]], native: Sequence[dict[str, Any]] = ()) 
         delayed, prompt = last[f"delay_{ticks}"], last["deterministic"]
         if delayed and delayed.keys() <= prompt.keys():
             found[f"delay_{ticks}_success_ratio"] = sum(delayed.values()) / sum(prompt[seed] for seed in delayed)
-    imagined, unimagined = last["imagined"], last["unimagined"]
-    if both := imagined.keys() & unimagined.keys():
-        found["works_with_black_box_points"] = 100 * sum(imagined[s] - unimagined[s] for s in both) / len(both)
+    added = [
+        last[imagined][seed] - last[unimagined][seed]
+        for imagined, unimagined in _PAIRED
+        for seed in last[imagined].keys() & last[unimagined].keys()
+    ]
+    if added:
+        found["works_with_black_box_points"] = 100 * sum(added) / len(added)
+        found["works_with_black_box_pairs"] = len(added)
     imitating, opaque = {cell["seed"]: cell["practised"]["success"] for cell in native}, last["flow_opaque"]
     if opaque and opaque.keys() <= imitating.keys():
         gaps = [imitating[seed] - success for seed, success in opaque.items()]

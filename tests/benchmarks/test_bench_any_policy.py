@@ -95,6 +95,8 @@ def test_imagination_is_compared_after_one_round_of_the_same_seeds() -> None:
     assert found["works_with_black_box_points"] == pytest.approx(10)
     assert found["gain_150_points_imagined"] == pytest.approx(30)
     assert "works_with_black_box_points" not in gain.summary(cells[:1])
+    of_act = [cell("imagined_act", 0, 0.5), cell("unimagined_act", 0, 0.54)]
+    assert gain.summary([*cells, *of_act])["works_with_black_box_points"] == pytest.approx((10 - 4) / 2)
     told = gain.table([{**each, "measured": {"cpu": "a processor", "commit": "abc"}} for each in cells])
     widths = {line.count("|") for line in told.splitlines() if line.startswith("|")}
     assert widths == {8}, "a row has a cell for each round, also where there was only one"

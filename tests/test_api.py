@@ -18,13 +18,17 @@ import pytest
 import vla_rl as vla
 from benchmarks.docs_public import examples
 from vla_rl.cli.main import main
+from vla_rl.core.config import load_config
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
+from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import evaluate_parts
 from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.practice import create_run
 
 sys.path.append(str(Path(__file__).parents[1] / "examples" / "own_task"))
 from own_task import SIZE, DotEnv
@@ -424,15 +428,22 @@ class Silent(Dot):
     task_description = ""
 
 
-def test_an_assumed_rate_limit_and_sentence_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_assumed_rate_limit_and_sentence_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     env = vla.make_env(Silent, declare={"action_kind": "absolute"})
     assert env.spec.control_hz == 20
-    env.close()
     assert [message.partition("Silent: ")[2] for message in caplog.messages] == [
         "20 steps a second are assumed: set task.declare.control_hz, or metadata['render_fps'] of the environment",
         "the task sentence is assumed to be 'Silent': declare sentence, or task_description",
         "the task has no time limit; an episode is cut after 1000 steps: declare max_episode_steps",
     ]
+    told = caplog.messages[:3]
+    demos = vla.collect_demonstrations(env, 1, expert=lambda dot: dot.goal, out=tmp_path / "demos")
+    env.close()
+    caplog.clear()
+    changes = [f"task.env={__name__}:Silent", "task.declare.action_kind=[absolute]", "takeover={enabled: false}"]
+    changes += ["task.declare.max_episode_steps=40", f"task.demonstrations={demos.path}"]
+    create_run(tmp_path / "run", load_config(RunConfig, config_file("tiny"), changes))
+    assert [message for message in caplog.messages if "Silent: " in message] == told[:2], "vla-rl train says the same"
     caplog.clear()
     declare = {"action_kind": "absolute", "control_hz": 10, "sentence": "go there", "max_episode_steps": 40}
     env = vla.make_env(Silent, declare=declare)

@@ -1,7 +1,6 @@
 """A task as an object in which policies act."""
 
 import functools
-import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ from vla_rl.core.types import Observation
 
 if TYPE_CHECKING:
     from vla_rl.acting.task import SimulatorSetup
-
-logger = logging.getLogger(__name__)
 
 
 class Env:
@@ -111,6 +108,8 @@ def make_env(
         >>> env.spec.cameras, env.observe().state.shape
         (('front', 'top'), (8,))
     """
+    from vla_rl.acting.task import warn_of_assumptions
+
     if not isinstance(task, str):
         if not callable(task):
             raise UserError(
@@ -126,9 +125,7 @@ def make_env(
         declared["action_kind"] = [declared["action_kind"]]
     env = Env(config_from_dict(TaskConfig, {**settings, "kwargs": arguments, "declare": declared}))
     env.spec  # noqa: B018  # what is wrong with it shows here
-    robot = env.simulator.robot
-    for note in (*robot.assumed, *robot.reader.left_out):
-        logger.warning("%s: %s", task, note)
+    warn_of_assumptions(env.simulator.robot, task)
     return env
 
 

@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,7 @@ from vla_rl.core.types import Origin
 from vla_rl.data.episode_header import check_camera_names
 from vla_rl.execution.sources import Demonstrator
 
+logger = logging.getLogger(__name__)
 ASSUMED_EPISODE_STEPS = 1000
 """Where neither the environment nor its registration limits an episode."""
 _OFFERED = ("difficulty", "image_size", "renderer")
@@ -97,6 +99,12 @@ def open_robot(task: TaskConfig, env_id: str | None = None, clock: Clock | None 
         robot.assumed.append(f"the task has no time limit; {cut}")
     check_camera_names(robot.reader.camera_names, "task.declare.cameras={front: PATH.IN.THE.OBSERVATION}")
     return robot
+
+
+def warn_of_assumptions(robot: EnvRobot, name: str) -> None:
+    """Log what an environment does not declare, and which of its observations no policy sees."""
+    for note in (*robot.assumed, *robot.reader.left_out):
+        logger.warning("%s: %s", name, note)
 
 
 def make_gate(robot: EnvRobot, config: GateConfig) -> SafetyGate:

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,15 @@ def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tupl
     Raises:
         UserError: For a bad config, a folder that holds a run, or a start that differs. Nothing is written.
     """
+    from vla_rl.acting.task import open_robot, warn_of_assumptions
+
     config = _with_absolute_paths(config)
     source = _check_start(start, config) if start else None
     spec = check_config(config, has_demonstrations=source is not None, asks_base=True)
     _warn_of_chunks(config)
+    for env_id in config.task.envs:
+        with closing(open_robot(config.task, env_id)) as robot:
+            warn_of_assumptions(robot, env_id)
     return RunFolder.create(path, config, source), config, spec
 
 

@@ -74,10 +74,10 @@ _TRUE_TD = "algorithm=benchmarks.ladder_td:TrueRolloutsTD"
 TD: dict[str, tuple[str, list[str]]] = {
     "td": ("real chunks", ["algorithm=residual_td"]),
     "learnt_td": (
-        "real chunks, and 12,288 of learnt dynamics",
+        "real chunks, and up to 12,288 of learnt dynamics",
         ["algorithm=benchmarks.ladder_td:LearntRolloutsTD"],
     ),
-    "true_td": ("real chunks, and 12,288 of the simulator", [_TRUE_TD]),
+    "true_td": ("real chunks, and up to 12,288 of the simulator", [_TRUE_TD]),
 }
 PARTS = {"ladder": RUNGS, "ablations": ABLATIONS, "ladder_td": TD}
 
@@ -136,7 +136,7 @@ class WithoutFailures(ImaginedEdit):
         failed = np.array([episode.success is False and episode.policy_version >= 0 for episode in cache.episodes])
         kept = self.data.tensor(~failed[cache.episode_index])
         left = Transitions(*(part[kept] for part in self.transitions()))
-        return fitted._replace(world=self.learn_world(left, generator))
+        return fitted._replace(world=self.learn_world(left, generator, before=self._accepted))
 
 
 def simulator_of(learner: ChunkCriticLearner, truth: TruthConfig) -> "Simulator":

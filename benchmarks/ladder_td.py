@@ -1,8 +1,8 @@
 """Rungs of the ladder on which temporal differences learn from rollouts too, true or learned ones.
 
-The residual of `residual_td` learns from the real chunks of a round and, half of each batch, from rollouts that begin
-at real steps. As in Dyna (Sutton, 1991), a rollout is data like any other. So the truth shows what rollouts can be
-worth, and learned dynamics what a model of the same episodes adds to them.
+The residual of `residual_td` learns from the real chunks of a round and from rollouts that begin at real steps. As in
+Dyna (Sutton, 1991), a rollout is data like any other. So the truth shows what exact rollouts add in a round, and
+learned dynamics what a model of the same episodes adds.
 """
 
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.ladder import TruthConfig, simulator_of
+from vla_rl.algorithms.actor import autocast
 from vla_rl.algorithms.imagined_edit import what_actions_did
 from vla_rl.algorithms.residual_td import Chunks, ResidualTD, ResidualTDLearning
 from vla_rl.policies.base import draw_from_flat, example_row
@@ -33,76 +34,83 @@ class RolloutTDLearning(ResidualTDLearning):
 
 
 class LearntRolloutsTD(ResidualTD):
-    """`ResidualTD` that also learns from rollouts of dynamics that were fitted to its own episodes."""
+    """`ResidualTD` that also learns from rollouts of dynamics that were fitted to its own episodes.
+
+    Every second chunk of a batch is of a rollout. The scales of the inputs are those of real chunks and rollouts.
+    """
 
     name = "learnt_rollouts_td"
     config_class: ClassVar[type] = RolloutTDLearning
     config: RolloutTDLearning
-    _real: int  # number of real chunks, which come first
-    _played: Tensor  # int64 [K], chunks of rollouts that count; an episode had ended before the others
+    _real: int  # number of real chunks, which come first; played ones follow, then the ends of rollouts
+    _played: int
 
     def world(self, generator: torch.Generator) -> WorldModel[Any]:
         """Return the model that rollouts run in."""
         ticks, normalize = self.config.critic.chunk_ticks, self.critic.action_normalizer.network_input
         features = self.every_row()[:, : len(example_row(self.model))]
         whole = np.full(self.data.cache.total_frames, ticks)
-        dynamics = fit_dynamics(
-            what_actions_did(self.data, features, normalize, ticks, whole), self.config.dynamics, generator
-        )
+        transitions = what_actions_did(self.data, features, normalize, ticks, whole)
+        with autocast(self.config.actor, self.data.device, cached=False):
+            dynamics = fit_dynamics(transitions, self.config.dynamics, generator)
         return FeatureWorld(dynamics, lambda moments: features[self.data.tensor(moments.frames)], normalize)
 
     @override
     def chunks(self, generator: torch.Generator) -> Chunks:
         real = super().chunks(generator)
-        imagined, played = self.roll_out(self.world(generator), real, generator)
+        imagined, self._played = self.roll_out(self.world(generator), real, generator)
         self._real = count = len(real.rows)
-        self._played = count + torch.nonzero(played)[:, 0]
         later = torch.where(imagined.later >= 0, count + imagined.later, -1)
         joined = (torch.cat(both) for both in zip(real[:5], imagined._replace(later=later)[:5], strict=True))
         return Chunks._make((*joined, real.of_people))
 
     @torch.no_grad()
-    def roll_out(self, world: WorldModel[Any], real: Chunks, generator: torch.Generator) -> tuple[Chunks, Tensor]:
+    def roll_out(self, world: WorldModel[Any], real: Chunks, generator: torch.Generator) -> tuple[Chunks, int]:
         """Play chunks of the policy, moved by chance, from the policy's own real steps drawn at random.
 
         Returns:
-            The chunks of the rollouts, and bool [K], which of them were played. The last one of a rollout never is: its
-            value is what the one before leads to.
+            Chunks, and how many of them were played. Those come first. The others are where rollouts ended without
+            success: they are valued, and not learned from.
         """
-        model, ticks = self.model.eval(), self.config.critic.chunk_ticks
+        model, ticks, width = self.model.eval(), self.config.critic.chunk_ticks, self.model.spec.action_dim
         own = np.setdiff1d(np.arange(len(real.rows)), real.of_people.numpy())
         begin = own[torch.randint(len(own), (_BRANCHES,), generator=generator).numpy()]
         tick = real.rows[self.data.tensor(begin), len(example_row(model))]
-        member = torch.randint(world.members, (_BRANCHES,), generator=generator)
+        member = torch.randint(world.members, (_BRANCHES,), generator=generator).to(tick.device)
         state = world.encode(Observations(self.data.cache, self._frames[begin]), member)
-        alive, following = torch.ones(_BRANCHES, dtype=torch.bool), torch.arange(_BRANCHES)
+        alive, following = torch.ones_like(tick, dtype=torch.bool), torch.arange(_BRANCHES, device=tick.device)
         parts: list[tuple[Tensor, ...]] = []
         for number in range(_CHUNKS + 1):
-            noise = torch.randn(_BRANCHES, model.horizon, model.spec.action_dim, generator=generator)
+            noise = torch.randn(_BRANCHES, model.horizon, width, generator=generator).to(tick)
             usual, drawn = (draw_from_flat(model, state.features, each)[:, :ticks] for each in (0 * noise, noise))
-            offset = _OFFSET_STD * torch.randn(_BRANCHES, model.spec.action_dim, generator=generator)
+            offset = _OFFSET_STD * torch.randn(_BRANCHES, width, generator=generator).to(tick)
             sent = drawn + self.residual.raw(offset * self.residual.moved)[:, None]
-            rows = (self.critic.rows(state.features, tick, chunk, usual) for chunk in (sent, drawn))
+            rows = [self.critic.rows(state.features, tick, chunk, usual) for chunk in (sent, drawn)]
             seen = self.residual.rows(state.features, tick, drawn)
+            reached, played = alive, alive
             if number == _CHUNKS:
-                alive, won, ended = torch.zeros_like(alive), torch.zeros_like(alive), torch.ones_like(alive)
+                won, played, ended = (torch.zeros_like(alive), torch.zeros_like(alive), torch.ones_like(alive))
             else:
                 state, success, _ = world.predict(state, sent)
-                won = torch.rand(_BRANCHES, generator=generator) < success
+                won = torch.rand(_BRANCHES, generator=generator).to(success) < success
                 tick = tick + ticks
                 ended = won | (tick >= self.data.longest)
             later = torch.where(ended, -1, (number + 1) * _BRANCHES + following)
             outcome = won * self.config.discount ** (ticks / 2)
-            parts.append((*rows, seen, later, outcome, alive))
+            parts.append((*rows, seen, later, outcome, reached, played))
             alive = alive & ~ended
-        *found, played = (torch.cat(part) for part in zip(*parts, strict=True))
-        return Chunks._make((*found, real.of_people)), played
+        *found, reached, played = (torch.cat(part) for part in zip(*parts, strict=True))
+        kept = torch.cat([torch.nonzero(played)[:, 0], torch.nonzero(reached & ~played)[:, 0]])
+        place = torch.full_like(following, -1).repeat(_CHUNKS + 1)
+        place[kept] = torch.arange(len(kept), device=kept.device)
+        chunks = Chunks._make((*(part[kept] for part in found), real.of_people))
+        return chunks._replace(later=torch.where(chunks.later >= 0, place[chunks.later], -1)), int(played.sum())
 
     @override
     def _batch(self, chunks: Chunks, generator: torch.Generator) -> Tensor:
-        real = super()._batch(chunks._replace(rows=chunks.rows[: self._real]), generator)
-        half = len(real) // 2
-        return torch.cat([real[half:], self._played[torch.randint(len(self._played), (half,), generator=generator)]])
+        batch = super()._batch(chunks._replace(rows=chunks.rows[: self._real]), generator)
+        batch[1::2] = self._real + torch.randint(self._played, (len(batch[1::2]),), generator=generator)
+        return batch
 
 
 class TrueRolloutsTD(LearntRolloutsTD):

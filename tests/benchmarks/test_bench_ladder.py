@@ -170,21 +170,29 @@ class Winning(Counting):
 
 
 def test_rollouts_are_data_of_temporal_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ladder, "simulator_of", lambda learner, truth: Winning())
     monkeypatch.setattr(ladder_td, "simulator_of", lambda learner, truth: Winning())
     monkeypatch.setattr(ladder_td, "_BRANCHES", 6)
     found = learner_of("true_td", tmp_path)
     assert isinstance(found, ladder_td.TrueRolloutsTD)
     real = len(ResidualTD.chunks(found, torch.Generator()).rows)
     chunks = found.chunks(torch.Generator().manual_seed(0))
-    later, outcome = chunks.later[real:].view(4, 6), chunks.outcome[real:].view(4, 6)
-    won = outcome[0] > 0
-    assert won.tolist() == [False, True] * 3
-    assert (later[0][won] == -1).all(), "nothing follows a success"
-    assert later[0][~won].tolist() == [real + 6 + place for place in (0, 2, 4)]
-    assert (later[3] == -1).all()
-    assert (found._played < real + 18).all(), "the ends of rollouts are valued, and not learned from"
-    assert not {real + 6 + place for place in (1, 3, 5)} & set(found._played.tolist()), "they had succeeded before"
+    played, ends = slice(real, real + found._played), slice(real + found._played, None)
+    steps, ticks = Winning.width, found.config.critic.chunk_ticks
+    number = chunks.rows[:, 0].long()  # the features count the chunks of a rollout
+    late = chunks.rows[played, steps] + ticks >= found.data.longest
+    assert (number[played][:6] == 0).all()
+    assert (number[ends] > 0).all()
+    for inputs in (chunks.rows, chunks.drawn, chunks.seen):
+        assert torch.equal(inputs[:, 0].long(), number), "what is seen where the chunk begins, and not after it"
+        assert torch.equal(inputs[:, steps], chunks.rows[:, steps])
+    later, won = chunks.later[played], chunks.outcome[played] > 0
+    assert won[:6].tolist() == [False, True] * 3
+    assert ((later < 0) == (won | late)).all(), "nothing follows a success or the time limit"
+    follows = later >= 0
+    assert follows.any()
+    assert (number[later[follows]] == number[played][follows] + 1).all()
+    assert (chunks.rows[later[follows], steps] == chunks.rows[played, steps][follows] + ticks).all()
+    assert (chunks.later[ends] == -1).all()
     batch = found._batch(chunks, torch.Generator().manual_seed(0))
-    assert (batch >= real).sum() == len(batch) // 2
-    assert set(batch[batch >= real].tolist()) <= set(found._played.tolist())
+    assert ((batch >= real) == (torch.arange(len(batch)) % 2 == 1)).all()
+    assert (batch < real + found._played).all(), "the ends of rollouts are valued, and not learned from"

@@ -23,7 +23,7 @@ from torch import Tensor
 from benchmarks.cells import Cells, origin
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearning
-from vla_rl.algorithms.imagined_edit import ImaginedEdit, ImaginedEditLearning, frames_of
+from vla_rl.algorithms.imagined_edit import ImaginedEdit, frames_of
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.capabilities import require
 from vla_rl.core.errors import UserError
@@ -178,12 +178,9 @@ def _cost(run: Path) -> dict[str, Any]:
     versions = sorted((run / "policies").glob("version_*"))
     if len(versions) < 3:
         raise UserError(f"{run} has fewer than two rounds of practice, and a damage is found in the second one")
-    _, config = RunFolder.open(run, RunConfig)
-    learning = config.learning
-    assert isinstance(learning, ImaginedEditLearning)
-    alone = {
-        each.name: getattr(learning, each.name) for each in fields(ChunkCriticLearning) if each.name != "best_of_n"
-    }
+    practicing, config = _learner(run)
+    shared = [each.name for each in fields(ChunkCriticLearning) if each.name != "best_of_n"]
+    alone = {name: getattr(practicing.config, name) for name in shared}
     found = []
     for name, damage in _DAMAGES.items():
         practiced: dict[str, Any] = {}

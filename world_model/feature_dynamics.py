@@ -4,6 +4,7 @@ They serve rollouts of a few chunks from real steps, thousands at a time, and si
 regression carries what is linear, M small networks the rest; each is a world of its own.
 """
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from vla_rl.core.validation import check_ranges
 from vla_rl.policies.layers import EnsembleHead, limited
 from world_model.fitting import fit
 
+logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-3
 _RIDGE = 10.0  # of the linear part
 _INPUT_NOISE = 0.03  # standard deviation of the noise on normalized inputs
@@ -205,9 +207,12 @@ def fit_dynamics(
             `_WARM_SHARE` of the steps. The linear part and the scales are always those of the data.
     """
     dynamics, steps = FeatureDynamics.of(data, config), config.steps
-    if before is not None and torch.equal(before.varying, dynamics.varying):
-        dynamics.head.load_state_dict(before.head.state_dict())
-        steps = math.ceil(_WARM_SHARE * steps)
+    if before is not None:
+        if torch.equal(before.varying, dynamics.varying):
+            dynamics.head.load_state_dict(before.head.state_dict())
+            steps = math.ceil(_WARM_SHARE * steps)
+        else:
+            logger.info("the dynamics begin anew, since other features vary than in the round before")
 
     def loss() -> Tensor:
         chosen = torch.randint(len(data.features), (_BATCH_SIZE,), generator=generator)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_world import MIXED, P, make_episode, make_model, tiny
 
+from vla_rl.algorithms import imagined_edit
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Episode, Observation
 from vla_rl.policies.folders import load_policy
@@ -150,6 +151,21 @@ def test_newest_episodes_that_those_before_do_not_foretell_stop_imagination_and_
     assert why in caplog.text
 
 
+def test_dynamics_go_on_from_those_of_the_newest_round_that_was_accepted(make_cache, monkeypatch) -> None:
+    cache, older = make_cache(MIXED), []
+    fit = imagined_edit.fit_dynamics
+    monkeypatch.setattr(imagined_edit, "fit_dynamics", lambda *given: older.append(given[3]) or fit(*given))
+    algorithm = learner(cache)
+    algorithm.update(0)
+    first = algorithm._accepted
+    monkeypatch.setattr(imagined_edit, "out_of_distribution", lambda *_: "out of step")
+    monkeypatch.setattr(algorithm, "errors_of_unseen_chunks", lambda: ({0: 1.0}, {0: 1.0}))
+    for number in (2, 3):
+        algorithm.begin_round(cache, number)
+        algorithm.update(number)
+    assert older == [None, first, first], "the second round was refused, so the third goes on from the first"
+
+
 @pytest.mark.slow
 def test_a_silent_alarm_changes_nothing_and_the_first_version_raises_none(make_cache) -> None:
     cache = make_cache(two_rounds())
@@ -170,6 +186,7 @@ def test_where_nothing_is_imagined_the_edit_stays_that_acted_and_not_one_that_fa
     save_learned(algorithm, tmp_path / "edited", 1)
     learned = copy.deepcopy(algorithm.residual.state_dict())
     assert algorithm.residual.corrects
+    assert algorithm._accepted is not None
     fresh = []
     for seed in (1, 2):
         torch.manual_seed(seed)

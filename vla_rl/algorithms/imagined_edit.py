@@ -247,11 +247,12 @@ class ImaginedEdit(ResidualLearner):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         super().load_state_dict(state)
+        self._accepted = None
         if own := state.get("dynamics"):
             shape = (self.config.critic.chunk_ticks, self.model.spec.action_dim)
             self._accepted = FeatureDynamics(self.config.dynamics, shape, own["varying"], partial=False)
             self._accepted.load_state_dict(own)
-            self._accepted.to(own["varying"].device).eval()
+            self._accepted.to(self.critic.mean.device).eval()
 
 
 _see = operator.attrgetter("features")  # a state of `FeatureWorld` is what the policy sees

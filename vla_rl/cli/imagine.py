@@ -80,7 +80,8 @@ def _branches(arguments: argparse.Namespace) -> int:
     film = film_branches(arguments.folder, arguments.episodes, arguments.start, steps, arguments.every_round)
     _save(film, out)
     if film.unexplained is not None:
-        print(f"of the change within a chunk of these episodes, {1 - film.unexplained:.0%} is predicted")
+        which = "the newest" if arguments.every_round else "these"
+        print(f"of the change within a chunk of {which} episodes, {1 - film.unexplained:.0%} is predicted")
     return 0
 
 

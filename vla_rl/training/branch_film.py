@@ -23,6 +23,7 @@ from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.base import draw_from_flat
 from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.residual import Residual
+from vla_rl.training.jobs import practice_round
 from vla_rl.training.practice import learner_of_run
 from world_model.feature_decoder import fit_decoder
 from world_model.feature_dynamics import Transitions
@@ -93,15 +94,15 @@ def _film_of_round(run: Path, number: int | None, episodes: int, start: int, chu
     learner = cast(ImaginedEdit, learner)
     cache, cameras = learner.data.cache, tuple(learner.data.cache.images)
     ticks = learner.config.critic.chunk_ticks
-    known: list[CachedEpisode] = []
-    later: list[CachedEpisode] = []
-    for each in cache.episodes:
-        (known if number is None or each.policy_version < number else later).append(each)
+    later = [] if number is None else played_after(cache.episodes, number)
+    unknown = {each.start for each in later}
+    known = [each for each in cache.episodes if each.start not in unknown]
     own = [each for each in known if each.policy_version >= 0 and each.length > start + chunks * ticks]
     shown = sorted(own, key=lambda each: (each.policy_version, each.episode_id))[-episodes:]
     if not shown:
+        until = "" if number is None else f" up to round {number}"
         raise UserError(
-            f"no episode of the policy in {run} has more than {start + chunks * ticks} steps; choose a "
+            f"no episode of the policy in {run}{until} has more than {start + chunks * ticks} steps; choose a "
             "smaller --start or --steps"
         )
     world = world_without(learner, [*shown, *later], config.seed)
@@ -120,6 +121,14 @@ def _film_of_round(run: Path, number: int | None, episodes: int, start: int, chu
         rows = [predicted(world, begin, act, chunks, familiar) for act in acts]
         clips.append(clip([Observations(cache, frames).pictures(cameras), *rows]))
     return Film(clips, spec.control_hz / ticks / _SLOWER, learner.unexplained(world, whole))
+
+
+def played_after(episodes: Sequence[CachedEpisode], number: int) -> list[CachedEpisode]:
+    """Return the episodes that the policy of a round has not learned from.
+
+    They were played by it, by a later one, or in a later round (`BudgetConfig.staleness`).
+    """
+    return [each for each in episodes if each.policy_version >= number or practice_round(each.episode_id) > number]
 
 
 def film_sent(

@@ -2,6 +2,7 @@
 is missing after a crash is known from the names alone.
 """
 
+import re
 from collections.abc import Sequence
 
 from vla_rl.core.errors import StoreError
@@ -124,3 +125,9 @@ def is_demonstration(episode_id: str) -> bool:
 def practice_prefix(round_number: int) -> str:
     """Return how the names of a round's practice episodes begin."""
     return f"round{round_number:03d}-"
+
+
+def practice_round(episode_id: str) -> int:
+    """Return the round that an episode was practiced in, by its name; 0: it is no practice episode."""
+    found = re.fullmatch(r"round(\d+)-\d+", episode_id)
+    return int(found[1]) if found else 0

@@ -61,8 +61,9 @@ class LearntRolloutsTD(ResidualTD):
         imagined, self._played = self.roll_out(self.world(generator), real, generator)
         self._real = count = len(real.rows)
         later = torch.where(imagined.later >= 0, count + imagined.later, -1)
-        joined = (torch.cat(both) for both in zip(real[:5], imagined._replace(later=later)[:5], strict=True))
-        return Chunks._make((*joined, real.of_people))
+        imagined = imagined._replace(later=later)
+        rows = [name for name in Chunks._fields if name != "of_people"]
+        return real._replace(**{name: torch.cat([getattr(real, name), getattr(imagined, name)]) for name in rows})
 
     @torch.no_grad()
     def roll_out(self, world: WorldModel[Any], real: Chunks, generator: torch.Generator) -> tuple[Chunks, int]:
@@ -89,7 +90,7 @@ class LearntRolloutsTD(ResidualTD):
             seen = self.residual.rows(state.features, tick, drawn)
             reached, played = alive, alive
             if number == _CHUNKS:
-                won, played, ended = (torch.zeros_like(alive), torch.zeros_like(alive), torch.ones_like(alive))
+                won, played, ended = torch.zeros_like(alive), torch.zeros_like(alive), torch.ones_like(alive)
             else:
                 state, success, _ = world.predict(state, sent)
                 won = torch.rand(_BRANCHES, generator=generator).to(success) < success

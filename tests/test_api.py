@@ -421,7 +421,7 @@ def test_an_assumed_kind_of_action_is_logged(caplog: pytest.LogCaptureFixture) -
 
 
 class Silent(Dot):
-    """The same task without any optional declaration."""
+    """Task of `Dot` that declares no rate, no time limit and no sentence."""
 
     metadata: ClassVar[dict[str, Any]] = {}
     max_episode_steps: Any = None

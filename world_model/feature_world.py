@@ -122,7 +122,7 @@ class FeatureWorld:
         that were cut short.
 
         Every prediction starts at the end of the last whole chunk, so its error does not grow with the ticks since
-        then. The chance of success is the highest of all predictions. The disagreement is that of the last one.
+        then. The result holds the highest chance of success of all predictions, and the disagreement of the last chunk.
 
         Raises:
             UserError: For a number of actions that the dynamics do not know.

@@ -61,7 +61,9 @@ def test_dynamics_go_on_from_older_ones_in_fewer_steps(monkeypatch: pytest.Monke
     older = fit_dynamics(data._replace(features=2 * data.features), config, generator)
     newer = fit_dynamics(data, config, generator, before=older)
     assert all(map(torch.equal, newer.head.state_dict().values(), older.head.state_dict().values()))
-    assert torch.equal(newer.linear, FeatureDynamics.of(data, config).linear), "what is linear is that of the data"
+    assert torch.equal(newer.linear, FeatureDynamics.of(data, config).linear), (
+        "the linear part is fitted to the new data"
+    )
     others = data._replace(features=data.features[:, :2], later=data.later[:, :2] * torch.tensor([1.0, 0.0]))
     others.features[:, 1] = 0
     assert len(fit_dynamics(others, config, generator, before=older).varying) == 1

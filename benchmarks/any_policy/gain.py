@@ -41,12 +41,14 @@ class Base(NamedTuple):
         practice: Changes to the config of its practice.
         served: Whether it runs behind ``vla-rl serve``, in a process of its own.
         rounds: Rounds of practice.
+        task: Changes to the config of both; empty: the default task.
     """
 
     trained: str
     practice: list[str]
     served: bool = False
     rounds: int = 3
+    task: tuple[str, ...] = ()
 
 
 def _lerobots(steps: int, batch_size: int) -> list[str]:
@@ -58,12 +60,24 @@ def _lerobots(steps: int, batch_size: int) -> list[str]:
 _LATE = ["execution.strategy=naive"]
 _IMAGINED = ["algorithm=imagined_edit", "exploration=0.1"]  # as in the preset `imagined`
 _UNIMAGINED = [*METHODS["unimagined"], "exploration=0.1"]
-_TRAINED = {"flow": [], "act": _lerobots(1500, 32), "diffusion": _lerobots(1500, 16)}
+_CAN = (
+    "task.env=robosuite/PickPlaceCan-v0",
+    "budget.demonstrations=10",
+    "budget.evaluation_episodes=100",
+    "environments_per_worker=8",  # one takes 300 MB
+)
+_TRAINED = {
+    "flow": [],
+    "act": _lerobots(1500, 32),
+    "act_can": _lerobots(1500, 32),
+    "diffusion": _lerobots(1500, 16),
+}
 """Supervised policy -> changes to the config of its training."""
 BASES = {
     "flow_opaque": Base("flow", ["policy.draws=9"]),  # one of zero noise, and eight candidates
     "deterministic": Base("flow", []),
     "act": Base("act", []),
+    "act_can": Base("act_can", [], task=_CAN),
     "diffusion": Base("diffusion", []),
     **{f"delay_{ticks}": Base("flow", [*_LATE, f"latency.typical={ticks}"]) for ticks in (4, 8)},
     "remote": Base("flow", [*_LATE, "latency.unit=ms", "latency.typical=80"], served=True),
@@ -165,10 +179,10 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     """Go on with a cell; returns it when its last round has been played."""
     from benchmarks.any_policy.serving import served_policy
 
-    trained, of_practice, served, last = BASES[base]
+    trained, of_practice, served, last, task = BASES[base]
     first, folder = runs / f"supervised-{trained}-{seed}", runs / f"{base}-{seed}"
     policy, of_base = first / "policies" / "version_0000", _TRAINED[trained]
-    of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET)]
+    of_seed = ["train", "--config", _PRESET, f"seed={seed}", *_SAME, *in_float32(_PRESET), *task]
     if of_base:
         of_base = [*of_base, f"policy.folder={_described(trained, runs / trained)}"]
     run_verb([*of_seed, "budget.rounds=0", *of_base], first)
@@ -219,7 +233,7 @@ def _described(kind: str, folder: Path) -> Path:
     from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
 
     config: ACTConfig | DiffusionConfig
-    if kind == "act":
+    if kind.startswith("act"):
         config = ACTConfig(
             chunk_size=16,
             n_action_steps=16,

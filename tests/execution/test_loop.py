@@ -388,6 +388,58 @@ def test_a_robot_that_stood_still_before_an_exception_is_not_pushed_on() -> None
     assert len(arm.writes) == arm.stopped_after == 17
 
 
+@pytest.mark.parametrize("commands_per_tick", [1, 4])
+@pytest.mark.parametrize("where", ["while it is decided", "before it is sent", "within a tick", "in the braking"])
+def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(where: str, commands_per_tick: int) -> None:
+    """Stopped for 3 s: the robot has come to rest at the last command, and stays there."""
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+    first = 17 * commands_per_tick  # commands before the tick of the pause
+
+    class Stopped(VirtualClock):
+        """The process stands still where it waits for the time of a command."""
+
+        before: int | None = None
+
+        def sleep_until_ns(self, deadline_ns: int) -> None:
+            super().sleep_until_ns(deadline_ns)
+            if len(arm.writes) == self.before:
+                self.before = None
+                super().sleep_until_ns(deadline_ns + 3 * 10**9)
+
+    class Thinking:
+        """A source whose process stands still while it decides."""
+
+        def __init__(self) -> None:
+            self._inner, self._asked = race(limits), 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+        def propose(self, *arguments: Any) -> Any:
+            self._asked += 1
+            if where == "while it is decided" and self._asked == 18:
+                arm.sleep(3.0)
+            return self._inner.propose(*arguments)
+
+    arm.clock = clock = Stopped()
+    if where != "while it is decided":
+        clock.before = (
+            first + {"before it is sent": 0, "within a tick": commands_per_tick // 2, "in the braking": 5}[where]
+        )
+    gate = SafetyGate(limits, 30.0, commands_per_tick)
+    run_episode(arm, Thinking(), gate, seed=0, max_ticks=17 if where == "in the braking" else 100)
+    commands = np.stack([command for _, command in arm.writes])
+    times_s = np.array([time_ns for time_ns, _ in arm.writes]) / 1e9
+    paused = np.flatnonzero(np.diff(times_s) > 1.0)
+    last = paused[0] if len(paused) else len(commands) - 1
+    assert moving(np.concatenate([commands[: last + 1], *[commands[last : last + 1]] * 3])), "it paused in motion"
+    assert (commands[last:] == commands[last]).all()
+    assert times_s[last] < 2.0
+    assert arm.stopped_after == len(commands)
+    assert where == "in the braking" or (gate.latched and "stood still" in gate.why)
+
+
 def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking() -> None:
     limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
     arm = Arm(limits, 30.0)

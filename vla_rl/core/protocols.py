@@ -308,6 +308,17 @@ class Gate(Protocol):
         """
         ...
 
+    def outdated(self, age_ns: int, sent: Float32Array) -> bool:
+        """Return whether the commands that are not sent yet are too old for it, since the process stood still.
+
+        If so, the robot has come to rest at the last command that it got, and the gate goes on from there.
+
+        Args:
+            age_ns: for how long the commands are decided.
+            sent: float32 [A], the last command that the robot got.
+        """
+        ...
+
 
 class Subscriber(Protocol):
     """Receive steps, episodes and metrics, as recorders, displays and metric sinks do.

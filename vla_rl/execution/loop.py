@@ -173,7 +173,7 @@ def run_episode(
             proposal = source.propose(observation, now_ns)
             observed = observed_ns(observation, now_ns)
             verdict = gate.admit(proposal.action, now_ns, observed, proposal.planned_ns, attempt.pacer.commands_left())
-            sent = attempt.write(verdict.commands)
+            sent = attempt.write(verdict.commands, now_ns)
             source.sent(sent)
             step = attempt.account(observation, proposal, verdict, sent, now_ns, observed)
             for subscriber in subscribers:
@@ -213,6 +213,7 @@ class _Attempt:
         self._unsent: list[Float32Array] = []
         self.ended = self._terminated = self._stopped = self._at_rest = False
         self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = self._braking_ns = 0
+        self._decided_ns = self._start_ns
 
     def observe(self) -> tuple[Observation, int]:
         """Return the newest observation and the time at which it is used."""
@@ -226,15 +227,19 @@ class _Attempt:
         if self._condition is not None:
             self._gate.inspect(self._condition())
 
-    def write(self, commands: Iterable[Float32Array]) -> Float32Array:
+    def write(self, commands: Iterable[Float32Array], decided_ns: int) -> Float32Array:
         """Send the commands of a tick, at equal distances; returns the last one as it was really sent, so far. Where
         the gate has none, since it is not known where the robot is, what goes on by itself has to end all the same.
+        Commands that were decided before the process stood still are not sent after it.
         """
-        self._unsent = list(commands)
+        self._unsent, self._decided_ns = list(commands), decided_ns
         if not self._unsent:
             self._robot.stop()
         while self._unsent:
             self.pacer.next_command()
+            if self._gate.outdated(self._clock.now_ns() - decided_ns, self._sent):
+                self._unsent = []
+                break
             self._sent = self._robot.write(self._unsent[0])
             self._unsent.pop(0)
         return self._sent
@@ -257,14 +262,15 @@ class _Attempt:
     def _brake(self, start_ns: int) -> None:
         """Send what an exception left of its tick, which the gate takes as sent, then commands on the way to rest."""
         if self._unsent:
-            self.write(self._unsent)
+            self.write(self._unsent, self._decided_ns)
         # As long as the limits need, twice over, since a loop that is late sends fewer commands.
         until_ns = start_ns + round(2e9 * self._gate.braking_s) + self._period_ns
         while not self._gate.at_rest and self._clock.now_ns() < until_ns:
+            decided_ns = self._clock.now_ns()
             self.pacer.next_tick()
             if self._clock.now_ns() < self.pacer.tick_ns:
                 return  # the clock was interrupted, and commands that are not spaced do not brake
-            self.write(self._gate.brake(self.pacer.commands_left()))
+            self.write(self._gate.brake(self.pacer.commands_left()), decided_ns)
 
     def account(
         self,

@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TextIO
@@ -53,10 +53,8 @@ class LoopStatistics(Subscriber):
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._now_ns = now_ns
-        self._period_ns = np.zeros(_WINDOW, np.int64)
-        self._age_ms = np.zeros(_WINDOW)
-        self._delays = np.zeros(_WINDOW, np.int64)
-        self._periods = self._ages = self._chunks = 0
+        self._periods_ns, self._delays = deque[int](maxlen=_WINDOW), deque[int](maxlen=_WINDOW)
+        self._ages_ms = deque[float](maxlen=_WINDOW)
         self._step_ns = 0
         self._chunk_id = -1
         self.ticks = self.missed = self.held = self.takeovers = 0
@@ -72,20 +70,17 @@ class LoopStatistics(Subscriber):
             self._chunk_id = -1
             was_human = False
         else:
-            self._period_ns[self._periods % _WINDOW] = now_ns - self._step_ns
-            self._periods += 1
+            self._periods_ns.append(now_ns - self._step_ns)
             self.missed += skipped
             was_human = before.source is Source.HUMAN
         self._step_ns, self.last = now_ns, step
         self.ticks += 1
         self.held += step.source is Source.HOLD
         self.takeovers += step.source is Source.HUMAN and not was_human
-        self._age_ms[self._ages % _WINDOW] = extras["observation_age_ms"]
-        self._ages += 1
+        self._ages_ms.append(extras["observation_age_ms"])
         chunk_id = int(extras["chunk_id"])
         if chunk_id > self._chunk_id:
-            self._delays[self._chunks % _WINDOW] = extras["chunk_index"]
-            self._chunks += 1
+            self._delays.append(int(extras["chunk_index"]))
             self._chunk_id = chunk_id
         reasons = int(extras["gate_reasons"])
         if reasons:
@@ -94,16 +89,15 @@ class LoopStatistics(Subscriber):
 
     def periods_ms(self) -> np.ndarray:
         """float [N], the time between steps, of the last ones."""
-        return self._period_ns[: min(self._periods, _WINDOW)] * 1e-6
+        return np.array(tuple(self._periods_ns)) * 1e-6
 
     def ages_ms(self) -> np.ndarray:
         """float [N], ages of the observations when they were used."""
-        return self._age_ms[: min(self._ages, _WINDOW)]
+        return np.array(tuple(self._ages_ms))
 
     def delays(self, last: int) -> np.ndarray:
         """int [N], the index at which each of the last chunks was entered: its delay in ticks, the newest last."""
-        count = min(self._chunks, last)
-        return self._delays[np.arange(self._chunks - count, self._chunks) % _WINDOW]
+        return np.array(tuple(self._delays)[-last:], np.int64)
 
     def recent_reasons(self, within_s: float) -> Reason:
         """Why the gate changed any action of the last while. Called from any thread."""
@@ -138,11 +132,10 @@ class LiveDisplay(Subscriber):
         self._title, self._control_hz, self._stream = title, control_hz, stream
         self._columns = columns
         self._drawn_ns = 0
-        self._pending: list[str] = []
         self._frame = ""
         self._ready = threading.Semaphore(0)
         self._closing = False
-        self._handler = _LinesAbove(self._say)
+        self._handler = _LinesAbove()
 
     def __enter__(self) -> Self:
         if self._columns is None:
@@ -171,12 +164,11 @@ class LiveDisplay(Subscriber):
             self._frame = self._compose()
             self._ready.release()
 
-    def _say(self, line: str) -> None:
-        self._pending.append(line)
-
     def _compose(self) -> str:
         lines = panel(self.statistics, self._title, self._control_hz)
-        return "\n".join(_paint(line[: self._columns]) for line in lines)
+        return "\n".join(
+            _WORD.sub(lambda word: f"{_COLORS[word[0]]}{word[0]}{_PLAIN}", line[: self._columns]) for line in lines
+        )
 
     def _write(self) -> None:
         """Write the newest frame over the previous one, in the writer thread, until the end or a closed terminal."""
@@ -185,7 +177,7 @@ class LiveDisplay(Subscriber):
             self._stream.write(_HIDE_CURSOR)
             while not self._closing:
                 self._ready.acquire()
-                above = [self._pending.pop(0) for _ in range(len(self._pending))]
+                above = [self._handler.lines.popleft() for _ in range(len(self._handler.lines))]
                 lines = self._frame.split("\n")
                 up = f"\x1b[{height}A\r" if height else ""
                 self._stream.write(up + "".join(f"{line}{_CLEAR_LINE}\n" for line in [*above, *lines]))
@@ -198,12 +190,12 @@ class LiveDisplay(Subscriber):
 
 
 class _LinesAbove(logging.Handler):
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._say = say
+        self.lines = deque[str]()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
+        self.lines.append(record.getMessage())
 
 
 def panel(statistics: LoopStatistics, title: str, control_hz: float) -> list[str]:
@@ -236,7 +228,3 @@ def _spread(values: np.ndarray) -> str:
 
 def _sparkline(values: np.ndarray) -> str:
     return "".join(_BLOCKS[min(int(value), len(_BLOCKS) - 1)] for value in values)
-
-
-def _paint(line: str) -> str:
-    return _WORD.sub(lambda word: f"{_COLORS[word[0]]}{word[0]}{_PLAIN}", line)

@@ -21,7 +21,8 @@ from robot_io.limits import RobotLimits, rest_tolerance
 from vla_rl.core.errors import UserError, did_you_mean
 from vla_rl.core.types import Float32Array
 
-_DISCOVERY_MS = 3000.0
+_DISCOVERY_MS = 3000.0  # until a node has discovered another one by the middleware; each takes its own time
+_CHECK_MS = 100.0  # between two checks of the interlocks
 _NOTICE_TICKS = 3  # to notice the fault, to let the time pass between two ticks, to pass the stop on
 
 
@@ -105,51 +106,23 @@ class Fault:
         return Disturbance(randomly, limits, self.changes)
 
 
-def _silent_ms(settings: Settings) -> float:
-    return settings.limits.max_observation_age_ms + _stop_ms(settings)
-
-
-def _age_ms(settings: Settings) -> float:
-    return settings.limits.max_observation_age_ms + settings.ticks_ms(1)
-
-
-def _stop_ms(settings: Settings) -> float:
-    return settings.limits.stop_after_ms + settings.ticks_ms(_NOTICE_TICKS)
+def _within(ticks: float, wait_ms: Callable[[Settings], float] = lambda _: 0.0) -> Callable[[Settings], float]:
+    """Return a declared time: a wait that the settings give, and a number of ticks."""
+    return lambda settings: wait_ms(settings) + settings.ticks_ms(ticks)
 
 
 def _monitor_ms(name: str) -> Callable[[Settings], float]:
-    return lambda settings: getattr(settings.limits.joint_monitor, name) + settings.ticks_ms(_NOTICE_TICKS)
+    return _within(_NOTICE_TICKS, lambda settings: getattr(settings.limits.joint_monitor, name))
 
 
-def _chunk_ms(settings: Settings) -> float:
-    return settings.ticks_ms(settings.chunk_ticks + settings.hold_ticks + _NOTICE_TICKS)
-
-
-def _checked_ms(settings: Settings) -> float:
-    return 100.0 + settings.ticks_ms(2)
-
-
-def _discovered_ms(settings: Settings) -> float:
-    """Return the time until a node has discovered another one by the middleware; each takes its own time."""
-    return _DISCOVERY_MS + _checked_ms(settings)
-
-
-def _deadman_ms(settings: Settings) -> float:
-    return settings.deadman_timeout_ms + _checked_ms(settings)
-
-
-def _clock_ms(settings: Settings) -> float:
-    return 1e3 * settings.clock_timeout_s + settings.ticks_ms(2)
-
-
-def _noticed_ms(settings: Settings) -> float:
-    return settings.ticks_ms(_NOTICE_TICKS)
-
-
-def _one_tick_ms(settings: Settings) -> float:
-    return settings.ticks_ms(1)
-
-
+_one_tick_ms, _noticed_ms, _checked_ms = _within(1), _within(_NOTICE_TICKS), _within(2, lambda _: _CHECK_MS)
+_age_ms = _within(1, lambda settings: settings.limits.max_observation_age_ms)
+_stop_ms = _within(_NOTICE_TICKS, lambda settings: settings.limits.stop_after_ms)
+_silent_ms = _within(0, lambda settings: settings.limits.max_observation_age_ms + _stop_ms(settings))
+_chunk_ms = _within(_NOTICE_TICKS, lambda settings: settings.ticks_ms(settings.chunk_ticks + settings.hold_ticks))
+_clock_ms = _within(2, lambda settings: 1e3 * settings.clock_timeout_s)
+_deadman_ms = _within(0, lambda settings: settings.deadman_timeout_ms + _checked_ms(settings))
+_discovered_ms = _within(0, lambda settings: _DISCOVERY_MS + _checked_ms(settings))
 _following_ms, _frozen_ms = _monitor_ms("following_after_ms"), _monitor_ms("frozen_after_ms")
 _effort_ms, _beyond_ms = _monitor_ms("effort_after_ms"), _monitor_ms("beyond_after_ms")
 _A, _F, _B, _E, _S, _P, _T = Detector

@@ -15,6 +15,7 @@ from sim.experts.base import CorrelatedNoise
 from sim.interface import ABSOLUTE
 from sim.registration import ScriptedExpert
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
+from vla_rl.core.validation import check_ranges
 
 _STREAM = 11  # keeps a person's draws apart from those of environment, expert and supervisor
 _IDLE_S = 0.6  # mean length of an idle stretch
@@ -68,18 +69,11 @@ class OperatorConfig:
     def __post_init__(self) -> None:
         for name in ("speed", "reaction_s"):
             low, high = getattr(self, name)
-            if not 0 <= low <= high < float("inf"):
-                raise ConfigError(f"an operator's {name} is {(low, high)}; it must be (lowest, highest), not negative")
-        if not self.speed[0] > 0:
-            raise ConfigError(f"an operator's speed is {self.speed}; it must be positive")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_probability") and not 0 <= value <= 1:
-                raise ConfigError(f"an operator's {field.name} is {value}; it must be from 0 to 1")
-            if field.name in ("tremor_m", "aim_m", "late_s", "mark_jitter_s") and not 0 <= value < float("inf"):
-                raise ConfigError(f"an operator's {field.name} is {value}; it cannot be negative")
-        if not 0 <= self.idle_share < 1:
-            raise ConfigError(f"an operator's idle_share is {self.idle_share}; it must be from 0 to below 1")
+            if low > high:
+                raise ConfigError(f"an operator's {name} is {(low, high)}; expected (lowest, highest)")
+        probabilities = {field.name: "[0, 1]" for field in fields(self) if field.name.endswith("_probability")}
+        not_negative = dict.fromkeys(("reaction_s", "tremor_m", "aim_m", "late_s", "mark_jitter_s"), ">= 0")
+        check_ranges(self, "operator", speed="> 0", idle_share="[0, 1)", **not_negative, **probabilities)
 
 
 OPERATORS = {

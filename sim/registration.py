@@ -1,7 +1,6 @@
 """Names: which environments there are, and how the expert of one is found."""
 
 import importlib
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import gymnasium
@@ -89,14 +88,12 @@ def make_expert(env: gymnasium.Env[Any, Any], action_noise: float = 0.0) -> Scri
             f"There is no expert for {env_class.__name__}. Its class declares one with "
             "expert = 'module:Name', which is called as Name(env, action_noise)."
         )
-    make: Callable[[Any, float], ScriptedExpert] = _load(declared) if isinstance(declared, str) else declared
-    return make(env, action_noise)
-
-
-def _load(name: str) -> Any:
-    """What "module:Name" names."""
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"The expert {name!r} does not load ({error}); it must be 'module:Name'.") from error
+    make = declared
+    if isinstance(declared, str):
+        module, _, name = declared.partition(":")
+        try:
+            make = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise UserError(f"The expert {declared!r} does not load ({error}); it must be 'module:Name'.") from error
+    expert: ScriptedExpert = make(env, action_noise)
+    return expert

@@ -15,6 +15,7 @@ from sim.operators import Operator, operator_config
 from sim.registration import ScriptedExpert, make_expert
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import OPERATOR, Episode, Source
+from vla_rl.core.validation import check_ranges
 
 _NEEDED = ("expert_steps", "max_episode_steps", "gripper_dims")
 _STREAM = 7  # keeps the supervisor's draws apart from the environment's, which has the same seed
@@ -53,9 +54,7 @@ class SupervisorConfig:
     mark_jitter_s: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("rescue_probability", "hand_back_probability"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be from 0 to 1.")
+        check_ranges(self, "", rescue_probability="[0, 1]", hand_back_probability="[0, 1]")
         for name in self.operators:
             operator_config(name)
         if self.mark_jitter_s is not None and not (self.operators and 0 <= self.mark_jitter_s < float("inf")):

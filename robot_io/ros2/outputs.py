@@ -201,6 +201,12 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def parts_of(outputs: Sequence[OutputSettings]) -> list[slice]:
+    """Return the part of the action that goes to each output."""
+    ends = itertools.accumulate((len(output.joints) for output in outputs), initial=0)
+    return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+
 def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -> None:
     """Refuse outputs, in the order of the action, that would take steps for targets, or targets for steps.
 
@@ -209,10 +215,8 @@ def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -
     Raises:
         ConfigError: naming the output.
     """
-    first = 0
-    for output in outputs:
-        kind, dims = KINDS[output.type], set(range(first, first + len(output.joints)))
-        first += len(output.joints)
+    for output, part in zip(outputs, parts_of(outputs), strict=True):
+        kind, dims = KINDS[output.type], set(range(part.start, part.stop))
         steps = dims & set(step_dims)
         if kind.steps is True and steps != dims:
             raise ConfigError(
@@ -228,8 +232,8 @@ def check_outputs(outputs: Sequence[OutputSettings], step_dims: Sequence[int]) -
 
 def with_quaternions(limits: RobotLimits, outputs: Sequence[OutputSettings]) -> RobotLimits:
     """Add the quaternions of pose outputs to the limits."""
-    ends = itertools.accumulate(len(output.joints) for output in outputs)
-    of_poses = {end - 4 for output, end in zip(outputs, ends, strict=True) if output.type == "pose"}
+    parts = zip(outputs, parts_of(outputs), strict=True)
+    of_poses = {part.stop - 4 for output, part in parts if output.type == "pose"}
     return replace(limits, quaternions=tuple(sorted(of_poses.union(limits.quaternions))))
 
 

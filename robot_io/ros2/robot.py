@@ -4,7 +4,6 @@ The control thread calls `read`, which takes the newest synchronized readings, a
 waits. The ROS thread calls the callbacks (`on_image`, `on_joints`, `on_interlocks`).
 """
 
-import itertools
 import logging
 import threading
 from collections import deque
@@ -20,7 +19,7 @@ from robot_io.reasons import Reason
 from robot_io.ros2 import messages
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.operator import OperatorRequests
-from robot_io.ros2.outputs import KINDS, Output
+from robot_io.ros2.outputs import KINDS, Output, parts_of
 from robot_io.ros2.parameters import Settings
 from robot_io.ros2.streams import Streams
 from robot_io.staleness import StalenessFilter
@@ -101,7 +100,7 @@ class Ros2Robot:
         self._image_size = interface.image_size
         self._silent_after_ms = interface.silent_after_ms
         self._reset_world = reset_world
-        self._outputs = list(zip(outputs, _slices(settings), strict=True))
+        self._outputs = list(zip(outputs, parts_of(settings.outputs), strict=True))
         known = {joint: index for index, joint in enumerate(settings.joints)}
         self._commanded = [known.get(joint, -1) for joint in settings.command_joints]  # axes of a twist are no joints
         self._step_dims = list(interface.step_dims)
@@ -390,9 +389,3 @@ class Ros2Robot:
 
 class Interrupted(Exception):
     """An attempt did not begin, because the node was deactivated."""
-
-
-def _slices(settings: Settings) -> list[slice]:
-    """Return the part of the action that goes to each output."""
-    ends = np.cumsum([0, *(len(output.joints) for output in settings.outputs)]).tolist()
-    return [slice(start, end) for start, end in itertools.pairwise(ends)]

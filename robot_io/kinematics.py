@@ -73,18 +73,13 @@ class Kinematics:
     def too_close(self, command: Float32Array) -> bool:
         """Return whether two parts of the robot are closer than ``self_distance`` at a command [A]."""
         self._place(command)
-        return any(self._closer(pair) for pair in self._near())
+        places = self._data.geom_xpos[self._geoms]
+        apart = np.linalg.norm(places[:, 0] - places[:, 1], axis=1)
+        return any(self._closer(pair) for pair in self._geoms[apart < self._reach])  # their bounding spheres are close
 
     def _place(self, command: Float32Array) -> None:
         self._data.qpos[:] = self._offset + self._gain @ command
         self._mujoco.mj_kinematics(self._model, self._data)
-
-    def _near(self) -> NDArray[np.intp]:
-        """Of the watched pairs of shapes those whose bounding spheres are close, [N, 2]."""
-        places = self._data.geom_xpos[self._geoms]
-        apart = np.linalg.norm(places[:, 0] - places[:, 1], axis=1)
-        near: NDArray[np.intp] = self._geoms[apart < self._reach]
-        return near
 
     def _closer(self, pair: NDArray[np.intp]) -> bool:
         distance = self._mujoco.mj_geomDistance(

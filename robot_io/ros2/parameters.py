@@ -245,8 +245,10 @@ def declare(node: Any, parameters: Sequence[Parameter]) -> None:
     import rclpy.exceptions
 
     for parameter in parameters:
+        # An empty list has no element type in Python; the type alone declares the parameter.
+        default = rclpy.Parameter.Type.STRING_ARRAY if parameter.default == [] else parameter.default
         try:
-            node.declare_parameter(parameter.name, _default(parameter), _descriptor(parameter))
+            node.declare_parameter(parameter.name, default, _descriptor(parameter))
         except (
             rclpy.exceptions.InvalidParameterTypeException,
             rclpy.exceptions.InvalidParameterValueException,
@@ -290,13 +292,6 @@ def markdown_table() -> str:
 
 
 _TYPE_NAMES = {bool: "bool", int: "integer", float: "double", str: "string"}
-
-
-def _default(parameter: Parameter) -> Any:
-    import rclpy
-
-    # An empty list has no element type in Python; the type alone declares the parameter.
-    return rclpy.Parameter.Type.STRING_ARRAY if parameter.default == [] else parameter.default
 
 
 def _descriptor(parameter: Parameter) -> Any:

@@ -83,7 +83,7 @@ class Wiring:
             kind = Image if camera.type == "raw" else CompressedImage
             self._subscribe(kind, camera.topic, functools.partial(self.robot.on_image, camera.name))
         self._subscribe(JointState, "joint_states", self._on_joints, qos.joints())
-        self._subscribe(Float64MultiArray, "~/takeover_command", self._on_takeover_command)
+        self._subscribe(Float64MultiArray, "~/takeover_command", lambda sent: self.takeover.move(messages.vector(sent)))
         if simulated:
             # After the streams: a picture that arrives together with its moment is seen first.
             self._subscribe(ClockMessage, "/clock", functools.partial(_on_clock, clock), qos.clock())
@@ -114,9 +114,6 @@ class Wiring:
     def _on_joints(self, message: Any) -> None:
         self.interlocks.joints.add(message)
         self.robot.on_joints(message)
-
-    def _on_takeover_command(self, message: Any) -> None:
-        self.takeover.move(messages.vector(message))
 
     def _reset_world(self) -> None:
         """Call the reset service from the control thread; the ROS thread brings the answer."""

@@ -63,6 +63,8 @@ class EnvRobot:
 
     detectors = (Detector.AGES, Detector.POLICY)
     disturbance: Disturbance | None = None
+    terminated = truncated = judged = False
+    success: bool | None = None
 
     def __init__(
         self,
@@ -93,12 +95,7 @@ class EnvRobot:
         self._observed: Observation | None = None
         self._last: Float32Array | None = None
         self._called: list[bool | None] = []
-        self._ended = True
-        self.terminated = False
-        self.truncated = False
-        self.success: bool | None = None
-        self.judged = False
-        self.draws_always = True
+        self._ended = self.draws_always = True
         self.world: Any = None
         self._leaves_out = all(hasattr(env.unwrapped, name) for name in ("drawing", "draw_now"))
 

@@ -113,14 +113,11 @@ class MockRobot:
         if measured is not None:
             self._measured = self._staleness.state(measured, now_ns)
         for camera in self.config.cameras:
-            self._take_image(camera, image, now_ns)
+            taken = image if self.disturbance is None else self.disturbance.image(camera, image)
+            if taken is not None:
+                with contextlib.suppress(UserError):
+                    self._images[camera] = self._staleness.image(camera, taken, now_ns)
         return Observation(dict(self._images), self._measured, self.config.task, 0, dict(self._staleness.captured_ns))
-
-    def _take_image(self, camera: str, image: Uint8Array, now_ns: int) -> None:
-        taken = image if self.disturbance is None else self.disturbance.image(camera, image)
-        if taken is not None:
-            with contextlib.suppress(UserError):
-                self._images[camera] = self._staleness.image(camera, taken, now_ns)
 
     def rest_command(self) -> Float32Array:
         return self._position.copy()

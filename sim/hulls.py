@@ -35,10 +35,7 @@ def with_hulls(model: mujoco.MjModel, meshes: Sequence[str]) -> mujoco.MjModel:
         # A mesh without faces gets those of its hull.
         spec.add_mesh(name=name, uservert=corners.ravel(), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
         spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname=name)
-    drawn = copy.deepcopy(model)
-    if not meshes:
-        return drawn
-    hulls = spec.compile()
+    drawn, hulls = copy.deepcopy(model), spec.compile()
     for name in meshes:
         _replace(drawn, model.mesh(name).id, hulls, hulls.mesh(name).id)
     return drawn

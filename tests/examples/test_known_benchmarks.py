@@ -9,6 +9,8 @@ from vla_rl_benchmarks.scene import import_suite, numpy_seeded
 
 import sim
 from robot_io.env_robot import EnvRobot
+from sim.operators import OPERATORS, Operator
+from sim.supervisor import ScriptedSupervisor
 from vla_rl.acting.task import episode_limit, make_env
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.acting.task_names import SUITES, all_tasks, find_task, task_names
@@ -61,6 +63,17 @@ def play(env, seed, steps=None, noise=NOISE):
         observation, *outcome = env.step(expert.act()[1])
         outcomes.append(outcome)
     return outcomes, observation
+
+
+@pytest.mark.parametrize("name", [*TASKS, *META_WORLD])
+def test_an_expert_can_be_driven_by_a_person_and_supervise(name):
+    with opened(name) as env:
+        env.reset(seed=0)
+        person = Operator(sim.make_expert(env), OPERATORS["okay_1"])
+        supervisor = ScriptedSupervisor(env)
+        supervisor.reset(0)
+        assert person.act()[1].shape == env.action_space.shape
+        assert supervisor.command(0, env.action_space.low) is None
 
 
 @pytest.mark.slow

@@ -75,7 +75,7 @@ class Arm:
 class AlohaExpert(ABC):
     """Scripted solution of one task. Arguments and methods as in `sim.experts.base.Expert`."""
 
-    metres_per_action = 0.5  # what a radian moves a hand by, about
+    meters_per_action = 0.5  # what a radian moves a hand by, about
     script_steps: ClassVar[int]
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
@@ -87,7 +87,7 @@ class AlohaExpert(ABC):
 
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed determines the noise."""
-        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / self.metres_per_action, (2, 6))
+        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / self.meters_per_action, (2, 6))
         for arm in self.arms:
             arm.reset(self.env.data)
         self._scripts, self._tick = [self.left(), self.right()], 0

@@ -12,10 +12,9 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.experts.base import CorrelatedNoise, expert_rng
 from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, StepResult, observation_space
 from sim.rendering import Renderer
-from vla_rl_benchmarks.scene import import_suite
+from vla_rl_benchmarks.scene import StepExpert, import_suite
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
 _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
@@ -156,42 +155,24 @@ class MetaWorldEnv(CameraEnv):
         return self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera])
 
 
-class MetaWorldExpert:
-    """Meta-World's own scripted policy of a task. Like our experts, it decides from the present state alone.
+class MetaWorldExpert(StepExpert):
+    """Meta-World's own scripted policy of a task. Like our experts, it decides from the present state alone."""
 
-    Arguments and methods as in `sim.experts.base.Expert`.
-    """
-
+    env: MetaWorldEnv
     meters_per_action = STEP_M
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
-        self.env: MetaWorldEnv = env.unwrapped
-        self.action_noise = action_noise if self.env.task.takes_noise else 0.0
-        self.pace = 1.0
+        super().__init__(env, action_noise if env.unwrapped.task.takes_noise else 0.0)
         self._policy = import_suite("metaworld.policies", "metaworld").ENV_POLICY_MAP[self.env.native_name]()
-        self.reset(0)
 
-    def reset(self, seed: int) -> None:
-        """Begin an episode: the seed determines the noise."""
-        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / STEP_M, (3,))
-
-    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the clean action (the label) and the one to send, both float32 [4] and within bounds."""
+    def _plan(self) -> NDArray[np.float64]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns at every step that its own actions are cut to [-1, 1]
-            clean = np.clip(self._policy.get_action(self.env.native_observation), -1.0, 1.0)
-        clean[:3] *= self.pace
-        sent = clean.copy()
-        sent[:3] = np.clip(sent[:3] + self._noise.draw(), -1.0, 1.0)
-        return clean.astype(np.float32), sent.astype(np.float32)
+            return np.clip(self._policy.get_action(self.env.native_observation), -1.0, 1.0)
 
     def progress(self) -> float:
         """Return the best of Meta-World's dense reward so far, 0 to 1."""
         return self.env.progress
-
-    def last_sent(self) -> NDArray[np.float64]:
-        """Return the action of the last step, float64 [4]."""
-        return self.env.last_action
 
 
 def _with_goal_mark(native_class: Any) -> Any:

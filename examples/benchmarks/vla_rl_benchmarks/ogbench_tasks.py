@@ -11,10 +11,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.experts.base import CorrelatedNoise, expert_rng
 from sim.rendering import Renderer
 from vla_rl.core.errors import ConfigError
-from vla_rl_benchmarks.scene import SceneEnv, import_suite, numpy_seeded
+from vla_rl_benchmarks.scene import SceneEnv, StepExpert, import_suite, numpy_seeded
 
 STEP_M = 0.05
 """Distance that a motion action of 1 asks of the hand in a step."""
@@ -136,52 +135,40 @@ def _with_seeded_actions(native_class: Any) -> Any:
     return Seeded
 
 
-class CubeOracle:
-    """OGBench's Markov oracle, with the cube to move and its goal. Arguments and methods as in
-    `sim.experts.base.Expert`.
+class CubeOracle(StepExpert):
+    """OGBench's Markov oracle, with the cube to move and its goal.
 
     It takes the cube whose place is free and lowest. If each stands in the place of the other, one is put aside first.
     """
 
-    metres_per_action = STEP_M
+    env: CubeTaskEnv
+    meters_per_action = STEP_M
     _ASIDE = np.array([0.35, 0.0, 0.02])
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
-        self.env: CubeTaskEnv = env.unwrapped
-        self.action_noise = action_noise
-        self.pace = 1.0
         self._make = import_suite("ogbench.manipspace.oracles.markov.cube_markov", "ogbench").CubeMarkovOracle
-        self.reset(0)
+        super().__init__(env, action_noise)
 
     def reset(self, seed: int) -> None:
         """Begin an episode: the seed determines the noise and where the hand goes at the end."""
-        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / STEP_M, (3,))
+        super().reset(seed)
         self._oracle = self._make(env=self.env.native, min_norm=0.4)
         with numpy_seeded(seed % 2**32):
             self._oracle.reset(None, None)
         self._errand: tuple[int, NDArray[np.float64]] | None = None
 
-    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The clean action (the label) and the one to send, both float32 [5] and within bounds."""
+    def _plan(self) -> NDArray[np.float64]:
         cubes, goals = self._cubes(), self.env.goals()
         if self._errand is None or self._is_done(*self._errand, cubes):
             self._errand = self._next_errand(cubes, goals)
         cube, place = self._errand
         told = {"target_block": cube, "target_block_pos": place, "target_block_yaw": np.zeros(1)}
         info = self.env.info | {f"privileged/{name}": value for name, value in told.items()}
-        clean = np.clip(self._oracle.select_action(None, info), -1.0, 1.0)
-        clean[:3] *= self.pace
-        sent = clean.copy()
-        sent[:3] = np.clip(sent[:3] + self._noise.draw(), -1.0, 1.0)
-        return clean.astype(np.float32), sent.astype(np.float32)
+        return np.clip(self._oracle.select_action(None, info), -1.0, 1.0)
 
     def progress(self) -> float:
         """Share of the cubes that are in their places, 0 to 1."""
         return float(np.mean(self._in_place(self._cubes(), self.env.goals())))
-
-    def last_sent(self) -> NDArray[np.float64]:
-        """The action of the last step, float64 [5]."""
-        return self.env.last_action.astype(np.float64)
 
     def _cubes(self) -> NDArray[np.float64]:
         """Positions of the cubes, [cubes, 3] meters."""

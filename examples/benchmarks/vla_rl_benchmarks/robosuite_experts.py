@@ -1,14 +1,14 @@
 """Scripted experts of the robosuite tasks: a few motions one after the other, each steered by the true state."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.experts.base import CorrelatedNoise, expert_rng
 from vla_rl_benchmarks.robosuite_tasks import STEP_M, RobosuiteEnv
+from vla_rl_benchmarks.scene import StepExpert
 
 Vector = NDArray[np.float64]
 _OPEN, _CLOSED = -1.0, 1.0
@@ -18,39 +18,24 @@ _CLOSING_STEPS = 8
 _INTEGRAL = 0.15  # share of the nut's offset from its peg that is added to the correction at every step
 
 
-class RobosuiteExpert(ABC):
-    """Scripted solution of one task. Arguments and methods as in `sim.experts.base.Expert`."""
+class RobosuiteExpert(StepExpert):
+    """Scripted solution of one task."""
 
-    metres_per_action = STEP_M
+    env: RobosuiteEnv
+    meters_per_action = STEP_M
     fold = 2 * np.pi  # turns of the object by this angle look the same to the fingers
 
-    def __init__(self, env: Any, action_noise: float = 0.0) -> None:
-        self.env: RobosuiteEnv = env.unwrapped
-        self.action_noise = action_noise
-        self.pace = 1.0
-        self.reset(0)
-
     def reset(self, seed: int) -> None:
-        """Begin an episode: the seed determines the noise."""
-        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / STEP_M, (3,))
+        super().reset(seed)
         self._gripper, self._progress = _OPEN, 0.0
         self._actions = self._script()
 
-    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """The clean action (the label) and the one to send, both float32 [7] and within bounds."""
-        clean = next(self._actions)
-        clean[:3] *= self.pace
-        sent = clean.copy()
-        sent[:3] = np.clip(sent[:3] + self._noise.draw(), -1.0, 1.0)
-        return clean.astype(np.float32), sent.astype(np.float32)
+    def _plan(self) -> Vector:
+        return next(self._actions)
 
     def progress(self) -> float:
         """Share of the motions that are finished, 0 to 1."""
         return self._progress
-
-    def last_sent(self) -> NDArray[np.float64]:
-        """The action of the last step, float64 [7]."""
-        return self.env.last_action.astype(np.float64)
 
     @property
     def hand(self) -> Vector:

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.experts.base import CorrelatedNoise, expert_rng
 from sim.rendering import Renderer
 from vla_rl.core.errors import UserError
 
@@ -73,6 +74,45 @@ class SceneEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         if self.with_pictures:
             parts["pixels"] = gymnasium.spaces.Dict(dict.fromkeys(self.cameras, picture))
         return gymnasium.spaces.Dict(parts)
+
+
+class StepExpert(ABC):
+    """Scripted solution of a task whose actions begin with three steps of the hand.
+
+    Arguments and methods as in `sim.experts.base.Expert`; the environment has its last action in ``last_action``.
+    """
+
+    meters_per_action: ClassVar[float]
+
+    def __init__(self, env: Any, action_noise: float = 0.0) -> None:
+        self.env = env.unwrapped
+        self.action_noise = action_noise
+        self.pace = 1.0
+        self.reset(0)
+
+    def reset(self, seed: int) -> None:
+        """Begin an episode: the seed determines the noise."""
+        self._noise = CorrelatedNoise(expert_rng(seed), self.action_noise / self.meters_per_action, (3,))
+
+    def act(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return the clean action (the label) and the one to send, both float32 [A] and within bounds."""
+        clean = self._plan()
+        clean[:3] *= self.pace
+        sent = clean.copy()
+        sent[:3] = np.clip(sent[:3] + self._noise.draw(), -1.0, 1.0)
+        return clean.astype(np.float32), sent.astype(np.float32)
+
+    def last_sent(self) -> NDArray[np.float64]:
+        """Return the action of the last step, float64 [A]."""
+        return np.asarray(self.env.last_action, np.float64)
+
+    @abstractmethod
+    def _plan(self) -> NDArray[np.float64]:
+        """Return the action of the present state, float64 [A] within bounds, as a new array."""
+
+    @abstractmethod
+    def progress(self) -> float:
+        """Return how much of the task is done, 0 to 1."""
 
 
 @contextmanager

@@ -93,9 +93,12 @@ class ObservationReader:
             self.cameras = _found_cameras(parts)
         camera_paths = {camera.path for camera in self.cameras.values()}
         vectors = [_known(by_name, path) for path in state] or [path for path in parts if path not in camera_paths]
+        if state and (wrong := [path for path in vectors if not _is_vector(parts[path])]):
+            raise ConfigError(f"the state cannot hold {dotted(wrong[0])!r}: it is {parts[wrong[0]]}, expected numbers")
         self._state = [path for path in vectors if _is_vector(parts[path]) and (state or not _is_drawn(parts[path]))]
         self.state = {dotted(path): int(np.prod(parts[path].shape or ())) for path in self._state}
-        self._note_left_out(parts, camera_paths, [] if cameras or state else vectors, state, by_name)
+        self._expected: dict[Path, Any] = {path: parts[path] for path in [*camera_paths, *self._state]}
+        self._note_left_out(parts, [] if cameras or state else vectors)
         self._render = None if self.cameras else render
         self.size = self._common_size(image_size)
 
@@ -148,17 +151,7 @@ class ObservationReader:
         strange = [dotted(path) for path, space in self._expected.items() if not space.contains(_at(raw, path))]
         return f"not within its own space: {', '.join(map(repr, strange))}" if strange else ""
 
-    def _note_left_out(
-        self,
-        parts: Mapping[Path, spaces.Space[Any]],
-        camera_paths: set[Path],
-        vectors: Sequence[Path],
-        state: Sequence[str],
-        by_name: Mapping[str, Path],
-    ) -> None:
-        for name in state:
-            if not _is_vector(parts[by_name[name]]):
-                raise ConfigError(f"the state cannot hold {name!r}: it is {parts[by_name[name]]}, expected numbers")
+    def _note_left_out(self, parts: Mapping[Path, spaces.Space[Any]], vectors: Sequence[Path]) -> None:
         for path in vectors:
             if path not in self._state:
                 drawn = ", a picture or a grid; cameras are uint8" if _is_drawn(parts[path]) else ""
@@ -170,7 +163,6 @@ class ObservationReader:
             if camera.channels != 3:
                 kind = "gray, and repeated for red, green and blue" if camera.channels == 1 else "without transparency"
                 self.notes.append(f"camera {name!r} is {kind}")
-        self._expected: dict[Path, Any] = {path: parts[path] for path in [*camera_paths, *self._state]}
 
     def _common_size(self, image_size: int | None) -> tuple[int, int]:
         sizes = {name: camera.size for name, camera in self.cameras.items()}

@@ -209,19 +209,8 @@ class RaycastRenderer:
             hits = self._caster.look(data, rays, pixels, layer.cast)
         (seen,) = np.nonzero((hits.geom >= 0) & (hits.distance < distance[pixels]))
         pixels, hits = pixels[seen], hits[seen]
-        return self._cast_hulls(data, rays, layer, boxes, distance, pixels, hits) if layer.hulls else (pixels, hits)
-
-    def _cast_hulls(
-        self,
-        data: mujoco.MjData,
-        rays: Rays,
-        layer: _Layer,
-        boxes: list[list[int]],
-        distance: NDArray[np.float64],
-        pixels: NDArray[np.intp],
-        hits: Hits,
-    ) -> tuple[NDArray[np.intp], Hits]:
-        """`pixels` and `hits` with the hulls among them."""
+        if not layer.hulls:
+            return pixels, hits
         n = len(distance)
         nearest = Hits(np.full(n, -1, np.int32), distance.copy(), np.zeros((n, 3)))  # of all pixels
         nearest.put(pixels, hits)

@@ -14,10 +14,11 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vla_rl.cli.run_arguments import add_run_arguments
+from vla_rl.cli.run_arguments import add_run_arguments, asked_config, open_run
 from vla_rl.core.config import load_config
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
+from vla_rl.core.registry import find, names
 from vla_rl.core.signals import continue_with
 from vla_rl.data.run_folder import RunFolder
 
@@ -57,7 +58,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _practice(arguments: argparse.Namespace, monitor: "Monitor", address: str) -> int:
     from vla_rl.acting.redraw import Redrawer
-    from vla_rl.cli.run_arguments import open_run
     from vla_rl.core.progress import watched_by
     from vla_rl.report.html import build_report
     from vla_rl.report.monitor import monitor_panel, success_lines
@@ -106,8 +106,6 @@ def _asked_task(arguments: argparse.Namespace) -> str:
 
 def _draw_task(monitor: "Monitor") -> None:
     """What the policy will learn, seen before anything is learned; of a task that draws itself at any size."""
-    from vla_rl.core.registry import find, names
-
     if monitor.title in names("tasks"):
         env = find("tasks", monitor.title)(image_size=PICTURE_PX)
         monitor.pictures = env.reset(seed=0)[0]["pixels"]
@@ -127,7 +125,6 @@ def _expected_minutes(config: "RunConfig") -> float:
 
 def _choose_folder(arguments: argparse.Namespace) -> None:
     """Without --out: go on with an unfinished demo of the same config, or else take the next free name."""
-    from vla_rl.cli.run_arguments import asked_config
     from vla_rl.training.config import RunConfig
 
     config = asked_config(arguments)

@@ -11,7 +11,9 @@ import re
 from pathlib import Path
 
 from vla_rl.core.errors import UserError
+from vla_rl.data.dataset_edits import DatasetEdits
 from vla_rl.data.edits import Changes, Editable, check_changes, describe
+from vla_rl.data.lerobot_files import LeRobotFiles
 from vla_rl.data.sources import find_store, is_lerobot
 from vla_rl.data.store import EpisodeStore
 
@@ -70,9 +72,6 @@ def _open(path: Path) -> Editable:
     if (found := find_store(path)) is not None:
         return found
     if is_lerobot(path):
-        from vla_rl.data.dataset_edits import DatasetEdits
-        from vla_rl.data.lerobot_files import LeRobotFiles
-
         return DatasetEdits(LeRobotFiles(path))
     return EpisodeStore(path, create=False)  # raises, with a hint
 

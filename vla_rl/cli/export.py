@@ -14,10 +14,11 @@ from typing import Literal
 
 import numpy as np
 
-from deploy_trt.runtime import is_deployment
+from deploy_trt.runtime import Deployment, is_deployment, load_deployed
 from deploy_trt.runtime.loading import check_name
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
+from vla_rl.data.sources import read_observations
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "fp8", "int8", "int4")
 _HALF = ("fp16", "bf16")
@@ -77,7 +78,6 @@ def _export(arguments: argparse.Namespace) -> Path:
     """From a checkpoint; quantized precisions go over fp32."""
     from deploy_trt.export import export_policy
     from vla_rl.acting.policy_folder import find_policy
-    from vla_rl.data.sources import read_observations
 
     policy = find_policy(arguments.source, arguments.version)
     precision: Literal["fp32", "fp16", "bf16"] = arguments.precision if arguments.precision in _HALF else "fp32"
@@ -94,7 +94,6 @@ def _export(arguments: argparse.Namespace) -> Path:
 def _quantize(arguments: argparse.Namespace, folder: Path) -> Path:
     from deploy_trt.export.policies import copy_head
     from deploy_trt.quantize import quantize_deployment
-    from vla_rl.data.sources import read_observations
 
     if arguments.out is None or arguments.precision in ("fp32", *_HALF):
         raise UserError(f"{folder} is exported already; --out and --precision quantize it, or give a run to export")
@@ -138,7 +137,6 @@ def _verify(folder: Path, backend: str, closed_loop: Callable[[], tuple[bool, st
 
 def _benchmark(folder: Path, backend: str) -> None:
     from deploy_trt.benchmark import benchmark_policy
-    from deploy_trt.runtime import Deployment, load_deployed
 
     policy = load_deployed(folder, require=backend)  # type: ignore[arg-type]
     probes = Deployment.read(folder).probes()

@@ -30,6 +30,7 @@ from vla_rl.core.errors import StoreError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.registry import find
 from vla_rl.core.types import Episode, Origin, Source
+from vla_rl.data.sources import DataMapping, import_source
 from vla_rl.data.store import EpisodeStore
 
 Ask = Callable[[Sequence[str] | None], int]
@@ -90,8 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
 def _store(source: Path, out: Path | None) -> EpisodeStore:
     if out is None:
         return EpisodeStore(source, create=False)
-    from vla_rl.data.sources import DataMapping, import_source
-
     store = EpisodeStore(out)
     import_source(source, store, DataMapping())
     return store

@@ -7,10 +7,14 @@ Example: vla-rl play --run runs/demo --out runs/rescued
 """
 
 import argparse
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import UserError
+from vla_rl.data.store import EpisodeStore
 
 DEFAULT_TASK, DEFAULT_DIFFICULTY = "vla_rl/PegInsert-v0", 0.3
 
@@ -29,10 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.run and (arguments.task or arguments.difficulty is not None):
-        raise UserError("a run brings its own task; leave --task and --difficulty out")
-    if arguments.world and (arguments.task or arguments.difficulty is not None):
-        raise UserError("a world model brings its own task; leave --task and --difficulty out")
+    for brings, what in ((arguments.run, "a run"), (arguments.world, "a world model")):
+        if brings and (arguments.task or arguments.difficulty is not None):
+            raise UserError(f"{what} brings its own task; leave --task and --difficulty out")
     options = {"port": arguments.port, "pace": arguments.pace, "alone": arguments.run is None}
     if arguments.world:
         from vla_rl.training.world_model import world_of
@@ -44,12 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
-    from dataclasses import replace
-
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
     from vla_rl.acting.world_folder import WorldFolder
-    from vla_rl.data.store import EpisodeStore
 
     policy = find_policy(arguments.run)
     if arguments.world and (task := WorldFolder(arguments.world).task().env) != policy.spec.env_id:
@@ -65,13 +65,8 @@ def _watch(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
 
 
 def _drive(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
-    import tempfile
-    from dataclasses import replace
-
     from vla_rl.acting.record import RecordConfig, RecordOrder, record_task
     from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
-    from vla_rl.core.config import config_from_dict
-    from vla_rl.data.store import EpisodeStore
 
     if arguments.world:
         from vla_rl.acting.world_folder import WorldFolder

@@ -5,7 +5,8 @@ Example: vla-rl train --config demo --out runs/handover task.env=vla_rl/Handover
 
 import argparse
 
-from vla_rl.cli.run_arguments import add_run_arguments
+from vla_rl.cli.run_arguments import add_run_arguments, open_run
+from vla_rl.core.config import load_config
 from vla_rl.core.signals import continue_with
 
 
@@ -27,8 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from vla_rl.acting.resets import ResetConfig, choose_resets
-    from vla_rl.cli.run_arguments import open_run
-    from vla_rl.core.config import load_config
     from vla_rl.outcomes.labeling import LabelConfig
     from vla_rl.training.practice import run_practice
     from vla_rl.training.round_labels import choose_labels

@@ -3,15 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.types import Uint8Array
+from vla_rl.core.types import Episode, Uint8Array
+from vla_rl.data.store import EpisodeStore
 from vla_rl.report.statistics import sequential_test, wilson_interval
-
-if TYPE_CHECKING:
-    from vla_rl.core.types import Episode
-    from vla_rl.data.store import EpisodeStore
+from vla_rl.report.wording import percent, percent_interval
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Outcomes:
     success: tuple[bool, ...]
     lengths: tuple[int, ...] = ()
     tasks: tuple[str, ...] = ()
-    store: "EpisodeStore | None" = field(default=None, repr=False, compare=False)
+    store: EpisodeStore | None = field(default=None, repr=False, compare=False)
     not_finite: tuple[int, ...] = ()
 
     @property
@@ -74,8 +72,7 @@ class Outcomes:
         return Film(self.store.read(names[-1]))
 
     def __str__(self) -> str:
-        low, high = self.interval
-        share = f"{self.rate:.0%} [{100 * low:.0f}, {100 * high:.0f}]".replace("%", " %")
+        share = f"{percent(self.rate)} {percent_interval(self.interval)}"
         count = len(self.not_finite)
         wrong = f", actions that are not finite in {count} episode{'s' * (count > 1)}" if count else ""
         return f"{self.successes}/{len(self.success)} = {share}{wrong}"
@@ -156,7 +153,7 @@ class Comparison:
 class Film:
     """An episode as a film of all its cameras; a notebook plays it."""
 
-    episode: "Episode"
+    episode: Episode
 
     @property
     def images(self) -> Mapping[str, Uint8Array]:

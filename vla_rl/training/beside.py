@@ -17,7 +17,9 @@ from vla_rl.core.logging_setup import log_to_stderr
 from vla_rl.core.processes import belong_to_parent, end_processes, starting_children
 from vla_rl.core.signals import stops_on_signals
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.report.media import save_clips
 from vla_rl.report.sinks import MetricSink
+from vla_rl.training.branch_film import film_branches
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import check_config, run_practice
 
@@ -106,10 +108,6 @@ class PracticeAlone(MetricSink):
         return True
 
     @override
-    def truncate_after(self, step: int) -> None:
-        """Nothing is kept."""
-
-    @override
     def close(self) -> None:
         """Stop it where it is; it can be gone on with."""
         if self._process is not None:
@@ -133,9 +131,6 @@ def _practice_alone(start: Path, path: Path, config: RunConfig, log: Path) -> No
 
 def _film(folder: RunFolder) -> None:
     """What was imagined, for the report; a film that cannot be made is no reason to fail."""
-    from vla_rl.report.media import save_clips
-    from vla_rl.training.branch_film import film_branches
-
     try:
         film = film_branches(folder.path)
     except UserError as error:

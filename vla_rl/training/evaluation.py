@@ -19,11 +19,16 @@ from vla_rl.core.registry import OUR_PACKAGES, find
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.acting import ActingPolicy
+from vla_rl.policies.best_of_n import BestOfN
+from vla_rl.policies.checkpoint import save_policy
+from vla_rl.policies.folders import load_policy
 from vla_rl.report.run_files import PARTS
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.training.config import RunConfig
 from vla_rl.training.jobs import is_stored
 from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.practice import make_pool
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
 
@@ -100,12 +105,6 @@ def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str,
     Raises:
         UserError: If there is no such policy, or another process works on the run.
     """
-    from vla_rl.policies.acting import ActingPolicy
-    from vla_rl.policies.best_of_n import BestOfN
-    from vla_rl.policies.checkpoint import save_policy
-    from vla_rl.policies.folders import load_policy
-    from vla_rl.training.practice import make_pool
-
     folder, config = RunFolder.open(run, RunConfig)
     found = find_policy(run, version)
     policy, number = load_policy(found.path), int(found.path.name.rpartition("_")[2])

@@ -7,8 +7,13 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from vla_rl.acting.policy_folder import find_policy
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.sampling import derived_seed
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
@@ -16,18 +21,25 @@ from vla_rl.core.files import write_atomic
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
+from vla_rl.core.signals import deferred_signals
 from vla_rl.core.validation import check_ranges
-from vla_rl.data.cache import RetentionConfig
+from vla_rl.data.cache import FrameCache, RetentionConfig
+from vla_rl.data.cache_files import common_layout
+from vla_rl.data.episode_header import EpisodeHeader, Survey
+from vla_rl.data.health import check_episodes
 from vla_rl.data.run_folder import RunFolder
-from vla_rl.data.sources import DataMapping
+from vla_rl.data.sources import DataMapping, import_source, survey
+from vla_rl.data.statistics import data_statistics, spec_of
+from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.base import PolicyConfig
+from vla_rl.policies.folders import load_model, policy_class
+from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, is_lerobots_own
 from vla_rl.policies.trainable import TrainablePolicy
+from vla_rl.training.algorithms import find_algorithm, make_algorithm, require_of_policy
+from vla_rl.training.checkpoint import load_newest_checkpoint
+from vla_rl.training.picture_cost import gradient_step_s, large_pictures
+from vla_rl.training.ranks import process_group
 from vla_rl.training.records import open_records
-
-if TYPE_CHECKING:
-    from vla_rl.algorithms.base import Algorithm
-    from vla_rl.data.cache import FrameCache
-    from vla_rl.data.episode_header import EpisodeHeader, Survey
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +114,6 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
         UserError: if the data cannot be read, or do not fit each other or the policy. Before anything is copied, if
             that can be known.
     """
-    from vla_rl.data.sources import import_source
-    from vla_rl.data.store import EpisodeStore
-
     done = folder.path / "data.json"
     if done.exists():
         return
@@ -123,7 +132,7 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
     write_atomic(done, json.dumps({"episodes_taken": taken, "outcomes": outcomes}, indent=1).encode())
 
 
-def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
+def check_data(config: FinetuneConfig) -> dict[str, Survey]:
     """Refuse data that do not fit each other, the algorithm or the policy to start from, before anything is copied.
     Bags become episodes only by being taken in; what does not fit in them is refused then.
 
@@ -133,9 +142,6 @@ def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
     Raises:
         UserError: with what differs.
     """
-    from vla_rl.data.sources import survey
-    from vla_rl.training.picture_cost import large_pictures
-
     for path in config.data:
         if not Path(path).exists():
             raise UserError(f"there is no {path}; --data names episode stores, runs, LeRobotDatasets or bags")
@@ -150,14 +156,8 @@ def check_data(config: FinetuneConfig) -> dict[str, "Survey"]:
     return surveys
 
 
-def _check_headers(headers: Sequence["EpisodeHeader"], config: FinetuneConfig) -> None:
+def _check_headers(headers: Sequence[EpisodeHeader], config: FinetuneConfig) -> None:
     """Refuse episodes that cannot be learned from together, by this algorithm and by the policy to start from."""
-    from vla_rl.data.cache_files import common_layout
-    from vla_rl.data.statistics import spec_of
-    from vla_rl.policies.folders import load_model, policy_class
-    from vla_rl.policies.lerobot_adapter import LeRobotPolicyConfig, is_lerobots_own
-    from vla_rl.training.algorithms import find_algorithm, require_of_policy
-
     start, algorithm = Path(config.start), find_algorithm(config.algorithm)
     model = load_model(start)[0] if config.start and not is_lerobots_own(start) else None
     layout = common_layout(headers, model.spec if model else None)
@@ -180,9 +180,7 @@ def _has_size(config: FinetuneConfig) -> bool:
 
 def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
     """What each loss would see, as text."""
-    from vla_rl.data.health import check_episodes
     from vla_rl.training.offline import count_segments, format_segments, warn_of_segments
-    from vla_rl.training.picture_cost import gradient_step_s, large_pictures
 
     with folder:
         take_in_data(folder, config)
@@ -205,10 +203,7 @@ def describe_data(folder: RunFolder, config: FinetuneConfig) -> str:
 
 def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
     """Carry out a run, or what is left of it, and build its report. Returns the summary."""
-    import torch
-
     from vla_rl.training.offline import OfflineRun
-    from vla_rl.training.ranks import process_group
 
     torch.set_num_threads(learner_threads(config.torch_threads))
     described = {"task": "offline fine-tuning", "algorithm": config.algorithm, "seed": config.seed}
@@ -221,12 +216,6 @@ def finetune(folder: RunFolder, config: FinetuneConfig) -> dict[str, Any]:
 
 def share_steps(path: Path) -> None:
     """Take part in the gradient steps of rank 0, which alone writes the run folder at ``path``."""
-    import torch
-
-    from vla_rl.core.signals import deferred_signals
-    from vla_rl.training.checkpoint import load_newest_checkpoint
-    from vla_rl.training.ranks import process_group
-
     logging.disable()
     with process_group():
         folder, config = RunFolder.open(path, FinetuneConfig)
@@ -246,12 +235,7 @@ def share_steps(path: Path) -> None:
                     raise stop
 
 
-def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
-    from vla_rl.acting.policy_folder import find_policy
-    from vla_rl.data.cache import FrameCache
-    from vla_rl.data.store import EpisodeStore
-    from vla_rl.policies.lerobot_adapter import is_lerobots_own
-
+def _open_cache(folder: RunFolder, config: FinetuneConfig) -> FrameCache:
     start = folder.policy(0)  # one of lerobot's own does not declare its interface
     expected = find_policy(start).spec if folder.policy_exists(0) and not is_lerobots_own(start) else None
     cache = FrameCache(EpisodeStore(folder.episodes), folder.cache, config.retention, expected)
@@ -259,24 +243,15 @@ def _open_cache(folder: RunFolder, config: FinetuneConfig) -> "FrameCache":
     return cache
 
 
-def make_learner(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> "Algorithm":
+def make_learner(folder: RunFolder, config: FinetuneConfig, cache: FrameCache) -> Algorithm:
     """Return the configured algorithm on the policy that the run starts from, or on a new one."""
-    import torch
-
-    from vla_rl.algorithms.sampling import derived_seed
-    from vla_rl.training.algorithms import make_algorithm
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
         model = _make_model(folder, config, cache)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
 
-def _make_model(folder: RunFolder, config: FinetuneConfig, cache: "FrameCache") -> TrainablePolicy:
-    from vla_rl.data.statistics import data_statistics, spec_of
-    from vla_rl.policies.folders import load_model, policy_class
-    from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, is_lerobots_own
-
+def _make_model(folder: RunFolder, config: FinetuneConfig, cache: FrameCache) -> TrainablePolicy:
     spec, start = spec_of(cache.episodes, config.delta_dims), folder.policy(0)
     if folder.policy_exists(0) and not is_lerobots_own(start):
         model, _ = load_model(start)

@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from vla_rl.acting.demonstrations import bring_demonstrations, check_demonstrations
+from vla_rl.acting.task import open_robot, spec_of_robot, warn_of_assumptions
+from vla_rl.algorithms.base import Algorithm
+from vla_rl.algorithms.sampling import derived_seed
 from vla_rl.core.capabilities import alternatives, of_interface, require
 from vla_rl.core.config import config_to_dict, flatten
 from vla_rl.core.errors import ConfigError, UserError
@@ -15,16 +21,20 @@ from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.registry import find
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.data.statistics import data_statistics, scale_notes
+from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.strategies import find_strategy
+from vla_rl.policies.folders import load_model, policy_class
+from vla_rl.policies.proxy import ProxyConfig
+from vla_rl.policies.proxy.base import open_base
+from vla_rl.training.algorithms import check_base, find_algorithm, make_algorithm
 from vla_rl.training.config import FULL_PRECISION, RunConfig
+from vla_rl.training.ranks import rank_and_count
 from vla_rl.training.records import open_records
-
-if TYPE_CHECKING:
-    from vla_rl.algorithms.base import Algorithm
-    from vla_rl.data.cache import FrameCache
-    from vla_rl.data.store import EpisodeStore
-    from vla_rl.training.workers import Rollouts
+from vla_rl.training.simulator import SimulatorWorker
+from vla_rl.training.workers import RolloutPool, Rollouts
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +48,18 @@ def create_run(path: Path, config: RunConfig, start: Path | None = None) -> tupl
     Raises:
         UserError: For a bad config, a folder that holds a run, or a start that differs. Nothing is written.
     """
-    from vla_rl.acting.task import open_robot, warn_of_assumptions
-
-    config = _with_absolute_paths(config)
+    if config.task.demonstrations is not None:  # a resumed run may be started from another folder
+        absolute = str(Path(config.task.demonstrations).expanduser().absolute())
+        config = replace(config, task=replace(config.task, demonstrations=absolute))
     source = _check_start(start, config) if start else None
     spec = check_config(config, has_demonstrations=source is not None, asks_base=True)
-    _warn_of_chunks(config)
+    judged, executed = config.learning.chunk_ticks, config.execution.execute_ticks
+    if judged not in (0, executed):  # strategies that plan more often work with it
+        logger.warning(
+            "algorithm=%s judges %d actions of a chunk as one (learning.*.chunk_ticks), and execution.execute_ticks is "
+            "%d. Set both alike, or it does not judge what is executed",
+            *(config.algorithm, judged, executed),
+        )
     for env_id in config.task.envs:
         with closing(open_robot(config.task, env_id)) as robot:
             warn_of_assumptions(robot, env_id)
@@ -59,14 +75,6 @@ def check_config(config: RunConfig, has_demonstrations: bool = False, asks_base:
     Raises:
         UserError: for what cannot be built.
     """
-    from vla_rl.acting.demonstrations import check_demonstrations
-    from vla_rl.policies.folders import policy_class
-    from vla_rl.policies.proxy import ProxyConfig
-    from vla_rl.policies.proxy.base import open_base
-    from vla_rl.training.algorithms import find_algorithm
-    from vla_rl.training.ranks import rank_and_count
-    from vla_rl.training.simulator import SimulatorWorker
-
     if (count := rank_and_count()[1]) > 1:
         raise UserError(
             f"torchrun started {count} processes. Only finetune shares its batches. Practice in one process"
@@ -104,8 +112,6 @@ def check_config(config: RunConfig, has_demonstrations: bool = False, asks_base:
 
 def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
     """Refuse a strategy, exploration or an algorithm whose requirements policy and run do not meet."""
-    from vla_rl.training.algorithms import check_base, find_algorithm
-
     check_base(config.algorithm, policy)
     name, budget, strategy = config.algorithm, config.budget, find_strategy(config.execution.strategy)
     others = alternatives("strategies", "execution.strategy")
@@ -125,31 +131,8 @@ def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
     )
 
 
-def _warn_of_chunks(config: RunConfig) -> None:
-    """Warn if the chunks that learning judges are longer or shorter than those that are executed. Strategies that plan
-    more often work with it.
-    """
-    judged, executed = config.learning.chunk_ticks, config.execution.execute_ticks
-    if judged not in (0, executed):
-        logger.warning(
-            "algorithm=%s judges %d actions of a chunk as one (learning.*.chunk_ticks), and execution.execute_ticks is "
-            "%d. Set both alike, or it does not judge what is executed",
-            *(config.algorithm, judged, executed),
-        )
-
-
-def _with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Make the path of demonstrations absolute: a resumed run may be started from another folder."""
-    if config.task.demonstrations is None:
-        return config
-    absolute = str(Path(config.task.demonstrations).expanduser().absolute())
-    return replace(config, task=replace(config.task, demonstrations=absolute))
-
-
 def check_device(name: str) -> None:
     """Raises ConfigError for a device that torch cannot use."""
-    import torch
-
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -163,8 +146,6 @@ def run_practice(
 
     ``watching`` get every metric, beside the sinks of the run folder.
     """
-    import torch
-
     from vla_rl.training.rounds import PracticeRun
 
     playing = config.workers if config.budget.staleness else 0
@@ -178,15 +159,12 @@ def run_practice(
     return folder.read_summary()
 
 
-def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeStore") -> bool:
+def import_demonstrations(config: RunConfig, folder: RunFolder, store: EpisodeStore) -> bool:
     """Copy the demonstrations that a config names into its store, once; returns whether any were missing.
 
     Raises:
         UserError: If there are none, or they do not fit a task.
     """
-    from vla_rl.acting.demonstrations import bring_demonstrations
-    from vla_rl.acting.task import open_robot, spec_of_robot
-
     if folder.policy_exists(0):  # the demonstrations came with it
         return False
     specs, grippers, bounds = {}, {}, {}
@@ -201,11 +179,8 @@ def import_demonstrations(config: RunConfig, folder: RunFolder, store: "EpisodeS
     return bring_demonstrations(source, folder.path, store, specs, most, speed, grippers, bounds)
 
 
-def make_pool(config: RunConfig, run: Path | None = None) -> "Rollouts":
+def make_pool(config: RunConfig, run: Path | None = None) -> Rollouts:
     """Return the rollout workers of a run, where its config wants them. Those of its practice know its folder."""
-    from vla_rl.training.simulator import SimulatorWorker
-    from vla_rl.training.workers import RolloutPool
-
     build = functools.partial(SimulatorWorker, config, run=run)
     if config.ray is not None:
         cluster: Rollouts = find("rollouts", "ray")(build, config.workers, config.ray)
@@ -213,15 +188,8 @@ def make_pool(config: RunConfig, run: Path | None = None) -> "Rollouts":
     return RolloutPool(build, config.workers)
 
 
-def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache") -> "Algorithm":
+def supervised_learner(config: RunConfig, spec: PolicySpec, cache: FrameCache) -> Algorithm:
     """Behavior cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
-    import torch
-
-    from vla_rl.algorithms.sampling import derived_seed
-    from vla_rl.data.statistics import data_statistics, scale_notes
-    from vla_rl.policies.folders import policy_class
-    from vla_rl.training.algorithms import make_algorithm
-
     statistics = data_statistics(cache, config.execution.discrete_dims)
     for sentence in scale_notes(cache, statistics):
         logger.info("%s", sentence)
@@ -231,11 +199,8 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache")
     return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
 
 
-def practice_learner(config: RunConfig, spec: PolicySpec, cache: "FrameCache", supervised: Path) -> "Algorithm":
+def practice_learner(config: RunConfig, spec: PolicySpec, cache: FrameCache, supervised: Path) -> Algorithm:
     """Return the configured algorithm, starting from the supervised policy."""
-    from vla_rl.policies.folders import load_model
-    from vla_rl.training.algorithms import make_algorithm
-
     model, _ = load_model(supervised, expected=spec)
     return make_algorithm(config.algorithm, config.learning, model.to(config.device), cache, config.seed)
 
@@ -245,7 +210,7 @@ def learner_of_run(
     algorithm: str | None = None,
     learning: dict[str, Any] | None = None,
     policy: Path | None = None,
-) -> tuple["Algorithm", RunConfig, PolicySpec]:
+) -> tuple[Algorithm, RunConfig, PolicySpec]:
     """Build the algorithm of a run on all of its episodes, as in its first round, to look into it.
 
     The run itself stays unchanged.
@@ -258,10 +223,6 @@ def learner_of_run(
     Raises:
         UserError: If there is no such run, or it has no supervised policy yet.
     """
-    from vla_rl.data.cache import FrameCache
-    from vla_rl.data.store import EpisodeStore
-    from vla_rl.training.algorithms import find_algorithm
-
     folder, config = RunFolder.open(run, RunConfig)
     if not folder.policy_exists(0):
         raise UserError(f"{run} has no supervised policy yet; let it finish its first stages")

@@ -3,14 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vla_rl.acting.redraw import Redrawer
+from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.protocols import Subscriber
 from vla_rl.core.registry import find
 from vla_rl.data.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from vla_rl.acting.task_config import TaskConfig
+from vla_rl.report.html import build_report
+from vla_rl.report.sinks import JsonlSink, MetricSink, TensorBoardSink, read_records
+from vla_rl.training.checkpoint import load_newest_checkpoint
+from vla_rl.training.machine import describe_machine
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class RunRecords:
 def open_records(
     folder: RunFolder,
     described: dict[str, Any],
-    task: "TaskConfig | None" = None,
+    task: TaskConfig | None = None,
     sinks: Sequence[str] = (),
     watching: Sequence[Subscriber] = (),
 ) -> Iterator[RunRecords]:
@@ -49,12 +52,6 @@ def open_records(
     Raises:
         UserError: if another process works on it, or what it has written cannot be read.
     """
-    from vla_rl.acting.redraw import Redrawer
-    from vla_rl.report.html import build_report
-    from vla_rl.report.sinks import JsonlSink, MetricSink, TensorBoardSink, read_records
-    from vla_rl.training.checkpoint import load_newest_checkpoint
-    from vla_rl.training.machine import describe_machine
-
     with folder, ExitStack() as stack:
         written: list[MetricSink] = [JsonlSink(folder.metrics_file), TensorBoardSink(folder.path / "tensorboard")]
         written += [find("sinks", name)(folder.path, described) for name in sinks]

@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from deploy_trt.exploration import ExplorationPolicies
 from deploy_trt.runtime import is_deployment, load_deployed
 from deploy_trt.runtime.probe import BackendName
 from vla_rl.acting.action_kinds import with_action_kinds
@@ -36,9 +36,6 @@ from vla_rl.policies.corrector import FOLDER, ResidualCorrector
 from vla_rl.policies.folders import load_policy
 from vla_rl.training.config import FULL_PRECISION, RunConfig
 from vla_rl.training.workers import RolloutJob
-
-if TYPE_CHECKING:
-    from deploy_trt.exploration import ExplorationPolicies
 
 logger = logging.getLogger(__name__)
 _NOISES = 2**24  # seeds of further attempts that differ from an attempt's own
@@ -64,7 +61,9 @@ class SimulatorWorker:
         run: Path | None = None,
     ) -> None:
         self._config, self._backend, self._policy = config, backend, policy
-        self._low_precision = _low_precision(config.rollout_precision, calibration)
+        self._low_precision: ExplorationPolicies | None = None
+        if config.rollout_precision != FULL_PRECISION:
+            self._low_precision = ExplorationPolicies(config.rollout_precision, calibration)
         self._simulators = {env_id: [self._build(env_id)] for env_id in config.task.envs}
         self._free = {env_id: list(simulators) for env_id, simulators in self._simulators.items()}
         self.specs = {env_id: simulators[0].spec() for env_id, simulators in self._simulators.items()}
@@ -162,7 +161,9 @@ class SimulatorWorker:
             _, episode = simulator.attempts.run(source, job.episode_id, seed, version, origin=origin)
             if world is not None:
                 world.note(job.task, job.episode_id, episode.success)
-            self._tell_doubt(simulator)
+            if (doubt := simulator.robot.judge.doubt) and simulator.env_id not in self._doubted:
+                self._doubted.add(simulator.env_id)  # said once of an environment
+                logger.warning("%s %s", simulator.env_id, doubt)
             if operator is not None:
                 column = np.ones(len(episode), np.uint8)
                 episode = replace(episode, extras={**episode.extras, OPERATOR + operator: column})
@@ -179,12 +180,6 @@ class SimulatorWorker:
         """
         people = self._config.task.operators
         return people[job.seeds[0] % len(people)] if people else None
-
-    def _tell_doubt(self, simulator: SimulatorSetup) -> None:
-        """Say once of an environment why a failed episode may be none."""
-        if (doubt := simulator.robot.judge.doubt) and simulator.env_id not in self._doubted:
-            self._doubted.add(simulator.env_id)
-            logger.warning("%s %s", simulator.env_id, doubt)
 
     def close(self) -> None:
         """Close the environments."""
@@ -248,11 +243,3 @@ class SimulatorWorker:
                 policy = load_policy(folder, self._config.rollout_device, expected=self.spec)
             self._policies[in_low_precision] = (folder, stamp, policy)
         return policy
-
-
-def _low_precision(precision: str, calibration: Sequence[Observation]) -> "ExplorationPolicies | None":
-    if precision == FULL_PRECISION:
-        return None
-    from deploy_trt.exploration import ExplorationPolicies
-
-    return ExplorationPolicies(precision, calibration)

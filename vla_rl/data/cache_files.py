@@ -162,7 +162,18 @@ class Index:
         try:
             raw = parse_json(read_bytes(directory / _INDEX))
             check_seal(raw)
-            index = Index._parse(raw) if raw["code"] == code_digest(*_CODE) else Index()
+            if raw["code"] != code_digest(*_CODE):
+                return Index()
+            entries: list[Entry] = []
+            for plain, stamp, crc32 in raw["entries"]:
+                start = entries[-1].end if entries else 0
+                entries.append(Entry(EpisodeHeader.from_plain(plain), start, tuple(map(int, stamp)), crc32))
+            layout = Layout.from_plain(raw["layout"]) if raw["layout"] else None
+            if not _GENERATION.fullmatch(raw["generation"] or "g0"):
+                return Index()
+            left_out = [(EpisodeHeader.from_plain(plain), tuple(map(int, stamp))) for plain, stamp in raw["dropped"]]
+            dropped = {header.episode_id: (header, stamp) for header, stamp in left_out}
+            index = Index(raw["generation"], layout, entries, dropped, raw[SEAL])
             folder, total = directory / index.generation, index.total_frames
             for name, row_bytes in _row_bytes(index.layout).items():
                 if (folder / f"{name}.bin").stat().st_size < total * row_bytes:
@@ -170,19 +181,6 @@ class Index:
         except (OSError, ValueError, KeyError, TypeError, UserError):
             return Index()
         return index
-
-    @staticmethod
-    def _parse(raw: dict[str, Any]) -> "Index":
-        entries: list[Entry] = []
-        for plain, stamp, crc32 in raw["entries"]:
-            start = entries[-1].end if entries else 0
-            entries.append(Entry(EpisodeHeader.from_plain(plain), start, tuple(map(int, stamp)), crc32))
-        layout = Layout.from_plain(raw["layout"]) if raw["layout"] else None
-        if not _GENERATION.fullmatch(raw["generation"] or "g0"):
-            raise ValueError(f"generation {raw['generation']!r}")
-        left_out = [(EpisodeHeader.from_plain(plain), tuple(map(int, stamp))) for plain, stamp in raw["dropped"]]
-        dropped = {header.episode_id: (header, stamp) for header, stamp in left_out}
-        return Index(raw["generation"], layout, entries, dropped, raw[SEAL])
 
     def save(self, directory: Path) -> None:
         """Flush the columns, then replace the index file. Nothing is written if nothing has changed."""

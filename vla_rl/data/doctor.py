@@ -64,8 +64,7 @@ def diagnose(store: Path) -> list[Finding]:
     try:
         check_settings(folder)
     except StoreError as error:
-        defect = Defect.SETTINGS if isinstance(error, DamagedError) else Defect.UNREADABLE
-        findings.append(Finding(defect, folder / "store.json", _reason(error)))
+        findings.append(_unread(folder / "store.json", error, Defect.SETTINGS))
     try:
         with _no_writer(folder):  # every temporary file is a dead writer's
             leftovers = [
@@ -96,10 +95,9 @@ def repair(store: Path) -> list[Finding]:
             for finding in findings:
                 if finding.defect is Defect.LEFTOVER:
                     finding.file.unlink(missing_ok=True)
-                elif finding.defect is Defect.DAMAGED:
+                elif finding.defect in (Defect.DAMAGED, Defect.SETTINGS):
                     _quarantine(folder, finding.file)
-                elif finding.defect is Defect.SETTINGS:
-                    _quarantine(folder, finding.file)
+                if finding.defect is Defect.SETTINGS:
                     write_settings(folder)
     except OSError as error:
         raise StoreError(f"cannot repair {folder}: {error.strerror or error}") from error
@@ -134,10 +132,8 @@ def _check_episode(file: Path, headers: dict[str, EpisodeHeader]) -> list[Findin
         return [Finding(Defect.FOREIGN, file, "not the name of an episode")]
     try:
         headers[file.name.removesuffix(SUFFIX)] = verify_file(file)
-    except DamagedError as error:
-        return [Finding(Defect.DAMAGED, file, _reason(error))]
     except StoreError as error:
-        return [Finding(Defect.UNREADABLE, file, _reason(error))] if file.exists() else []
+        return [_unread(file, error)] if isinstance(error, DamagedError) or file.exists() else []
     return []
 
 
@@ -148,15 +144,14 @@ def _check_edit(file: Path, headers: dict[str, EpisodeHeader]) -> list[Finding]:
         if header is None or log.digest != header.digest:
             return [Finding(Defect.FOREIGN, file, "the edit of an episode that is not here")]
         log.check(header.length, file)
-    except DamagedError as error:
-        return [Finding(Defect.DAMAGED, file, _reason(error))]
     except StoreError as error:
-        return [Finding(Defect.UNREADABLE, file, _reason(error))]
+        return [_unread(file, error)]
     return []
 
 
-def _reason(error: StoreError) -> str:
-    return " ".join(str(error.__cause__ or error).split())
+def _unread(file: Path, error: StoreError, damaged: Defect = Defect.DAMAGED) -> Finding:
+    defect = damaged if isinstance(error, DamagedError) else Defect.UNREADABLE
+    return Finding(defect, file, " ".join(str(error.__cause__ or error).split()))
 
 
 def _is_temporary(file: Path) -> bool:

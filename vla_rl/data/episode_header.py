@@ -115,17 +115,12 @@ class Survey:
     outcomes: str = ""
 
 
-def declared_by_source(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
-    """Return the header fields that only some sources declare as JSON data, without those that are undeclared."""
-    pairs = zip(DIMENSIONS, (episode.state_dimensions, episode.action_dimensions), strict=True)
-    declared = {name: dimensions.to_plain() for name, dimensions in pairs if dimensions}
-    return declared | ({"source_columns": episode.source_columns} if episode.source_columns else {})
-
-
 def only_where_declared(episode: "Episode | EpisodeHeader") -> dict[str, Any]:
     """Return the header fields that not every episode has, as JSON data."""
+    declared = {name: found.to_plain() for name, found in zip(DIMENSIONS, episode.dimensions, strict=True) if found}
     has_final = episode.has_final if isinstance(episode, EpisodeHeader) else episode.final_state is not None
-    return declared_by_source(episode) | ({"has_final": True} if has_final else {})
+    others = {"source_columns": episode.source_columns, "has_final": has_final}
+    return declared | {name: value for name, value in others.items() if value}
 
 
 def check_camera_names(names: Iterable[str], rename: str) -> None:

@@ -143,7 +143,15 @@ class LeRobotFiles:
                 decoded = self._video(index, key, self.stamps(index, table), where)
             else:
                 decoded = self._images(index, key)
-            return np.stack([_checked(picture, declared, where, size) for picture in decoded])
+            pictures = []
+            for picture in decoded:
+                if picture.shape[:2] != declared:
+                    raise StoreError(
+                        f"{where}: a picture is {picture.shape[0]} x {picture.shape[1]}, meta/info.json declares "
+                        f"{declared[0]} x {declared[1]}; correct the shape in meta/info.json"
+                    )
+                pictures.append(resized(picture, size))
+            return np.stack(pictures)
 
     def declared_size(self, key: str) -> Size:
         """Height and width of a camera's pictures. Raises UserError for a column that holds no RGB pictures."""
@@ -238,12 +246,3 @@ class LeRobotFiles:
             ) from error
         except Exception as error:  # JSON, parquet, picture and video readers raise dozens of kinds
             raise StoreError(f"cannot read {self.folder} as a LeRobotDataset v3: {one_line(error)}") from error
-
-
-def _checked(picture: Uint8Array, declared: Size, where: str, size: Size | None) -> Uint8Array:
-    if picture.shape[:2] != declared:
-        raise StoreError(
-            f"{where}: a picture is {picture.shape[0]} x {picture.shape[1]}, meta/info.json declares {declared[0]} x "
-            f"{declared[1]}; correct the shape in meta/info.json"
-        )
-    return resized(picture, size)

@@ -44,7 +44,16 @@ def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> li
     Raises:
         UserError: If the source is none of these, or cannot be read.
     """
-    return _reader(Path(source))(store, mapping)
+    source = Path(source)
+    if (found := find_store(source)) is not None:
+        if found.path.resolve() == store.path.resolve():
+            raise StoreError(f"{found.path} cannot be taken into itself")
+        episodes = map(found.read, track(found.ids(), f"reading {found.path}", "episode"))  # with their edits applied
+        return add_new(store, episodes)
+    if is_lerobot(source):
+        return import_lerobot(source, store, mapping.lerobot)
+    bags, import_bag = _bags(source)
+    return [name for bag in bags for name in import_bag(bag, store, mapping.bag)]
 
 
 def survey(source: Path, mapping: DataMapping) -> Survey:
@@ -54,7 +63,7 @@ def survey(source: Path, mapping: DataMapping) -> Survey:
         return Survey(tuple(found.read_header(name) for name in found.ids()))
     if is_lerobot(source):
         return survey_lerobot(source, mapping.lerobot)
-    _reader(source)
+    _bags(source)
     return Survey()  # the messages of a bag are read only once
 
 
@@ -111,16 +120,11 @@ def lasting_folder() -> Path:
     return path / "episodes"
 
 
-def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
-    found = find_store(source)
-    if found is not None:
-        return lambda store, _: _copy(found, store)
-    if is_lerobot(source):
-        return lambda store, mapping: import_lerobot(source, store, mapping.lerobot)
-    bags = [source] if _is_bag(source) else _bags_in(source)
-    if bags:
-        import_bag = find("sources", "bag")
-        return lambda store, mapping: [name for bag in bags for name in import_bag(bag, store, mapping.bag)]
+def _bags(source: Path) -> tuple[list[Path], Callable[[Path, EpisodeStore, dict[str, Any]], list[str]]]:
+    """Return the bags that a source is or holds, and what imports one. Raises UserError if there are none."""
+    entries = sorted(source.iterdir()) if source.is_dir() else []
+    if bags := [source] if _is_bag(source) else [entry for entry in entries if _is_bag(entry)]:
+        return bags, find("sources", "bag")
     if not source.exists():
         raise UserError(f"there is no {source}; name an episode store, a run folder, a LeRobotDataset or a bag")
     raise UserError(
@@ -132,17 +136,6 @@ def _reader(source: Path) -> Callable[[EpisodeStore, DataMapping], list[str]]:
 def _is_bag(path: Path) -> bool:
     """Return whether a path looks like a ROS 2 bag: a folder with metadata.yaml, or a single .mcap or .db3 file."""
     return (path / "metadata.yaml").is_file() or (path.suffix in (".mcap", ".db3") and path.is_file())
-
-
-def _bags_in(source: Path) -> list[Path]:
-    return sorted(entry for entry in source.iterdir() if _is_bag(entry)) if source.is_dir() else []
-
-
-def _copy(source: EpisodeStore, store: EpisodeStore) -> list[str]:
-    """Copy the episodes of another store, with their edits applied."""
-    if source.path.resolve() == store.path.resolve():
-        raise StoreError(f"{source.path} cannot be taken into itself")
-    return add_new(store, map(source.read, track(source.ids(), f"reading {source.path}", "episode")))
 
 
 def read_observations(store: Path, count: int) -> Sequence[Observation]:

@@ -1,9 +1,7 @@
 """What a policy is made from: the interface of the robot that recorded the episodes, and their statistics."""
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +12,8 @@ from vla_rl.core.normalization import Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec, shared_spec
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.episode_header import EpisodeHeader
-from vla_rl.data.store import EpisodeStore
 
 _LEARNED_WELL = 3.0  # limits of an input; actions that are further out are named
-
-
-def summarize(store: EpisodeStore) -> tuple[PolicySpec, Statistics]:
-    """Return the interface of a policy for the episodes of a store, and the statistics of all of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        cache = FrameCache(store, Path(folder))
-        cache.refresh()
-        return spec_of(cache.episodes), data_statistics(cache, ())
 
 
 def spec_of(episodes: Sequence[EpisodeHeader], delta_dims: tuple[int, ...] = ()) -> PolicySpec:

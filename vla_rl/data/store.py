@@ -17,6 +17,7 @@ import contextlib
 import errno
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ from vla_rl.core.json_files import check_seal, read_json, write_sealed
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Source
+from vla_rl.data.cache import FrameCache
 from vla_rl.data.edits import Changes, Editable, EditFolder, Recording, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
@@ -45,6 +47,7 @@ from vla_rl.data.episode_file import (
     write_file,
 )
 from vla_rl.data.episode_header import EpisodeHeader, check_episode_id, is_episode_id
+from vla_rl.data.statistics import data_statistics, spec_of
 
 logger = logging.getLogger(__name__)
 
@@ -239,9 +242,10 @@ class EpisodeStore(Editable):
         Raises:
             UserError: If the episodes cannot share a policy.
         """
-        from vla_rl.data.statistics import summarize
-
-        return summarize(self)
+        with tempfile.TemporaryDirectory() as folder:
+            cache = FrameCache(self, Path(folder))
+            cache.refresh()
+            return spec_of(cache.episodes), data_statistics(cache, ())
 
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)

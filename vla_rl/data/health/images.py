@@ -52,7 +52,9 @@ def look_at(episode: Episode) -> tuple[Episode, Cameras]:
         first, length = _frozen_stretch(pictures, pictured)
         steps = [int(np.argmax(dark))] if dark.mean() > DARK_SHARE else []
         steps += [first, first + length - 1] if length > FROZEN_S * episode.control_hz else []
-        evidence = tuple(Evidence(_shrunk(pictures[step]), f"{episode.episode_id} {name} {step}") for step in steps)
+        every = max(pictures.shape[1] // LARGEST_EVIDENCE_PX, 1)
+        shrunk = pictures[:, ::every, ::every]
+        evidence = tuple(Evidence(shrunk[step].copy(), f"{episode.episode_id} {name} {step}") for step in steps)
         size = f"{pictures.shape[1]}x{pictures.shape[2]}"
         cameras[name] = Camera(size, _thumbnail(pictures[0]), (first, length), float(dark.mean()), evidence)
     return replace(episode, images={}), cameras
@@ -60,13 +62,11 @@ def look_at(episode: Episode) -> tuple[Episode, Cameras]:
 
 def _frozen_stretch(pictures: Uint8Array, pictured: NDArray[np.bool_]) -> tuple[int, int]:
     """First step and number of steps of the longest stretch in which every picture equals the one before."""
-    same = np.zeros(len(pictures), dtype=bool)
-    for step in range(1, len(pictures)):
-        same[step] = pictured[step] and pictured[step - 1] and np.array_equal(pictures[step], pictures[step - 1])
     best = (0, 1)
     start = 0
-    for step in range(1, len(same)):
-        if not same[step]:
+    for step in range(1, len(pictures)):
+        both = pictured[step] and pictured[step - 1]
+        if not both or not np.array_equal(pictures[step], pictures[step - 1]):
             start = step
         elif step - start + 1 > best[1]:
             best = (start, step - start + 1)
@@ -77,11 +77,6 @@ def _thumbnail(picture: Uint8Array) -> NDArray[np.float32]:
     """float32 [16, 16, 3]."""
     rows, columns = (np.linspace(0, size - 1, _THUMBNAIL).round().astype(int) for size in picture.shape[:2])
     return picture[rows][:, columns].astype(np.float32)
-
-
-def _shrunk(picture: Uint8Array) -> Uint8Array:
-    step = max(picture.shape[0] // LARGEST_EVIDENCE_PX, 1)
-    return picture[::step, ::step].copy()
 
 
 def check_images(seen: Seen) -> Iterable[HealthFinding]:

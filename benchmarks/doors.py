@@ -4,13 +4,13 @@ benchmark.
 
 import argparse
 import ast
+import dataclasses
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from benchmarks.metaworld_speed import measure_metaworld
-from vla_rl.core.config import leaf_options
 from vla_rl.core.registry import KINDS, names
 from vla_rl.training.config import RunConfig
 
@@ -34,6 +34,15 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         "parts": {kind: list(names(kind)) for kind in KINDS},
         **measure_metaworld(),
     }
+
+
+def leaf_options(config: Any, prefix: str = "") -> list[str]:
+    """Return the options ``section.key`` of a config, with those of the chosen parts."""
+    found = []
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), prefix + field.name
+        found += leaf_options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+    return found
 
 
 def table(result: dict[str, Any]) -> str:

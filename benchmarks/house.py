@@ -24,8 +24,9 @@ from typing import Any
 from safetensors import safe_open
 
 from benchmarks.docs_commands import ROOT
+from benchmarks.doors import leaf_options
 from benchmarks.practices import METHODS
-from vla_rl.core.config import leaf_options, load_config
+from vla_rl.core.config import load_config
 from vla_rl.training.config import RunConfig
 
 _USERS = ("configs", "README.md", "docs", "examples", "plugins", "benchmarks")

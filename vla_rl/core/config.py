@@ -87,7 +87,11 @@ def parse_overrides(items: Sequence[str]) -> dict[str, Any]:
         key, separator, value = item.partition("=")
         if not separator:
             raise ConfigError(f"override {item!r} has no '='; write it as section.key=value")
-        changes[key.strip("-")] = _parse_value(key, value)
+        try:
+            changes[key.strip("-")] = parse_yaml(value)
+        except (yaml.YAMLError, ValueError) as error:
+            shown = f"{value[:80]!r} ({one_line(error, 80)})"
+            raise ConfigError(f"the value of {key} is not valid YAML: {shown}") from error
     return changes
 
 
@@ -152,17 +156,6 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     return encoded
 
 
-def leaf_options(config: Any, prefix: str = "") -> list[str]:
-    """Return the options ``section.key`` of a config, or of a class's defaults, with those of the chosen parts."""
-    if isinstance(config, type):
-        config = config()
-    found = []
-    for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), prefix + field.name
-        found += leaf_options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
-    return found
-
-
 def flatten(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested sections of plain data as ``section.key``."""
     flat: dict[str, Any] = {}
@@ -176,25 +169,16 @@ def save_config(config: Any, file: Path) -> None:
     write_atomic(file, to_yaml(config_to_dict(config)).encode())
 
 
-def _parse_value(key: str, value: str) -> Any:
-    try:
-        return parse_yaml(value)
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"the value of {key} is not valid YAML: {value[:80]!r} ({one_line(error, 80)})") from error
-
-
-def _set_nested(raw: dict[str, Any], path: list[str], value: Any) -> None:
-    for part in path[:-1]:
-        raw = raw.setdefault(part, {})
-        if not isinstance(raw, dict):
-            raise ConfigError(f"{'.'.join(path)}: {part!r} is a value, not a section")
-    raw[path[-1]] = value
-
-
 def _with_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     raw = copy.deepcopy(raw)
     for key, value in parse_overrides(overrides).items():
-        _set_nested(raw, key.split("."), value)
+        *path, last = key.split(".")
+        section = raw
+        for name in path:
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"{key}: {name!r} is a value, not a section")
+        section[last] = value
     return raw
 
 
@@ -220,18 +204,16 @@ def _config_class(section: _Part, name: Any) -> type:
     return found
 
 
-def _name_of(found: _Part, config_class: Any, raw: Mapping[str, Any], section: Any) -> Any:
-    """Return the name of the part that a section of raw data belongs to."""
-    if found.beside:
-        (default,) = (field.default for field in dataclasses.fields(config_class) if field.name == found.beside)
-        return raw.get(found.beside, default)
-    return section.get(found.inside, found.default) if isinstance(section, dict) else found.default
-
-
 def _section_class(config_class: Any, field: str, hint: Any, raw: Mapping[str, Any]) -> Any:
     """Return the class of a section: the part's own, if a name decides."""
-    found = dict(_parts(config_class)).get(field)
-    return _config_class(found, _name_of(found, config_class, raw, raw.get(field))) if found else hint
+    found, section = dict(_parts(config_class)).get(field), raw.get(field)
+    if found is None:
+        return hint
+    if found.beside:
+        return _config_class(found, raw.get(found.beside, _default_of(config_class, found.beside)))
+    return _config_class(
+        found, section.get(found.inside, found.default) if isinstance(section, dict) else found.default
+    )
 
 
 def _without_options_of_replaced_parts(

@@ -69,9 +69,6 @@ class Dimensions:
     def __len__(self) -> int:
         return len(self.names)
 
-    def __bool__(self) -> bool:
-        return bool(self.names)
-
     def __add__(self, other: "Dimensions") -> "Dimensions":
         """Return the dimensions of two vectors, one behind the other."""
         units = (*self.unit_of_each(), *other.unit_of_each())

@@ -129,7 +129,7 @@ def ends_in_time(program: str, work: str, last: bool = False) -> Iterator[None]:
             _current.announced.wait(_ANNOUNCED_WITHIN_S)  # its line comes before the last one of the process
         if last and exit_code_of_signal():
             for number in _current.stops:
-                signal.signal(number, _leave_to_watchdog)
+                signal.signal(number, lambda *_: None)  # the watchdog ends the process, on a notice from C code
         else:
             _end()
 
@@ -195,10 +195,6 @@ class _Watchdog:
                 self._process.kill()
                 self._process.wait()
                 os._exit(code[0])
-
-
-def _leave_to_watchdog(*_: object) -> None:
-    """Let the watchdog end the process at once, on a notice from C code."""
 
 
 def _end() -> None:

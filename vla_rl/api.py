@@ -305,14 +305,6 @@ def _seed(given: object) -> int:
     return int(given)
 
 
-def _run_of(policy: AnyPolicy) -> Mapping[str, Any]:
-    """Return the config of the run that a policy comes from, as plain data; empty if the policy is from no run."""
-    path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)
-    folders = [] if path is None else [path, path.parent.parent]
-    file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
-    return read_yaml(file) if file else {}
-
-
 def _changes(
     strategy: str | None, latency: Mapping[str, Any] | float | None, settings: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -342,7 +334,7 @@ def _evaluation(
     from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
 
     with opened(policy) as policy, on_disk(policy) as folder:
-        config = _acting_config(as_env(env).task, _run_of(policy), changes)
+        config = _acting_config(policy, as_env(env).task, changes)
         if folder is None:
             call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ
             tasks = config.task.envs
@@ -382,10 +374,14 @@ def _evaluation(
             yield play
 
 
-def _acting_config(task: TaskConfig, run: Mapping[str, Any], changes: Mapping[str, Any]) -> "RunConfig":
-    """Return the config that a policy acts with: its run's, else the preset `alone`."""
+def _acting_config(policy: AnyPolicy, task: TaskConfig, changes: Mapping[str, Any]) -> "RunConfig":
+    """Return the config that a policy acts with: that of the run that it comes from, else the preset `alone`."""
     from vla_rl.training.config import RunConfig
 
+    path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)
+    folders = [] if path is None else [path, path.parent.parent]
+    file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
+    run = read_yaml(file) if file else {}
     acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}
     base = {**read_yaml(config_file("alone")), **acting, "task": config_to_dict(task), "workers": 0}
     return load_config(RunConfig, None, override_items(changes), base)

@@ -8,7 +8,7 @@ import torch
 from toy_episodes import toy_cache
 from toy_world import SPEC, TICKS, tiny_world
 
-from vla_rl.training.branch_film import clip, film_sent
+from vla_rl.training.branch_film import as_sent, clip, predicted
 from world_model.feature_world import Trust
 from world_model.protocol import Observations
 
@@ -19,7 +19,8 @@ def test_a_picture_has_a_red_frame_where_the_model_is_uncertain(tmp_path: Path) 
     begin, sent = Observations(cache, np.array([0])), cache.action_sent[np.arange(TICKS + 1)][:, None]
 
     def row(familiar: float) -> torch.Tensor:
-        return film_sent(replace(world, trust=Trust(1.0, 0.0, familiar)), begin, sent, familiar=1.0)
+        world_of = replace(world, trust=Trust(1.0, 0.0, familiar))
+        return predicted(world_of, begin, as_sent(sent), len(sent), familiar=1.0)
 
     sure, unsure = row(1e9), row(1e-9)
     assert sure.shape == (TICKS + 2, 2, 16, 16, 3)

@@ -154,7 +154,10 @@ def _place_of_others(error: BaseException) -> str:
 
 def _main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        print(_overview())
+        print("usage: vla-rl VERB [--help]\n")
+        width = max(map(len, VERBS))
+        for verb, purpose in VERBS.items():
+            print(f"  {verb:<{width}}  {purpose}")
         return 0
     if argv[0] == "--version":
         print(f"vla-rl {vla_rl.__version__}")
@@ -162,7 +165,10 @@ def _main(argv: list[str]) -> int:
     name, *rest = argv
     if name not in VERBS:
         raise UserError(f"there is no verb {name!r}.{did_you_mean(name, VERBS)}")
-    return _run_verb(name, rest)
+    if name in REPEATABLE:
+        continue_with("vla-rl", *argv)
+    # Overrides may stand before, between and after options.
+    return _module(name).run(make_parser(name).parse_intermixed_args(rest))
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
@@ -174,22 +180,9 @@ def make_parser(name: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _run_verb(name: str, rest: Sequence[str]) -> int:
-    if name in REPEATABLE:
-        continue_with("vla-rl", name, *rest)
-    # Overrides may stand before, between and after options.
-    return _module(name).run(make_parser(name).parse_intermixed_args(rest))
-
-
 def _module(name: str) -> Verb:
     module: Verb = importlib.import_module(f"vla_rl.cli.{name}")
     return module
-
-
-def _overview() -> str:
-    width = max(map(len, VERBS))
-    lines = [f"  {name:<{width}}  {purpose}" for name, purpose in VERBS.items()]
-    return "\n".join(["usage: vla-rl VERB [--help]", "", *lines])
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ class LiveView(Subscriber):
             raise UserError(f"the live view cannot go to {target!r}: {error}") from error
         self._steps: queue.Queue[Step | None] = queue.Queue(_WAITING_STEPS)
         self._thread = threading.Thread(target=self._show_all, name="live view", daemon=True)
-        self._step = 0
         self.dropped = 0
 
     def __enter__(self) -> Self:
@@ -83,20 +82,16 @@ class LiveView(Subscriber):
         self._stream.log("log", self._rerun.TextLog(words))
 
     def _show_all(self) -> None:
-        while (step := self._steps.get()) is not None:
-            self._show(step)
-            self._step += 1
-
-    def _show(self, step: Step) -> None:
-        rerun, stream, observation = self._rerun, self._stream, step.observation
-        stream.set_time("step", sequence=self._step)
-        for camera, image in observation.images.items():
-            stream.log(f"camera/{camera}", rerun.Image(image))
-        stream.log("state", rerun.Scalars(observation.state))
-        stream.log("action/policy", rerun.Scalars(step.action_policy))
-        stream.log("action/sent", rerun.Scalars(step.action_sent))
-        stream.log("who/human", rerun.Scalars(float(step.source is Source.HUMAN)))
-        stream.log("who/hold", rerun.Scalars(float(step.source is Source.HOLD)))
-        for name in _SERIES:
-            if name in step.extras:
-                stream.log(f"loop/{name}", rerun.Scalars(float(step.extras[name])))
+        rerun, stream = self._rerun, self._stream
+        for number, step in enumerate(iter(self._steps.get, None)):
+            stream.set_time("step", sequence=number)
+            for camera, image in step.observation.images.items():
+                stream.log(f"camera/{camera}", rerun.Image(image))
+            stream.log("state", rerun.Scalars(step.observation.state))
+            stream.log("action/policy", rerun.Scalars(step.action_policy))
+            stream.log("action/sent", rerun.Scalars(step.action_sent))
+            stream.log("who/human", rerun.Scalars(float(step.source is Source.HUMAN)))
+            stream.log("who/hold", rerun.Scalars(float(step.source is Source.HOLD)))
+            for name in _SERIES:
+                if name in step.extras:
+                    stream.log(f"loop/{name}", rerun.Scalars(float(step.extras[name])))

@@ -115,7 +115,7 @@ def _film_of_round(run: Path, number: int | None, episodes: int, start: int, chu
     for each in shown:
         frames = each.start + start + ticks * np.arange(chunks + 1)
         begin, sent = Observations(cache, frames[:1]), learner.data.sent_chunks(frames[:-1], ticks)[0]
-        acts = [_as_sent(sent)]
+        acts = [as_sent(sent)]
         if residual is not None and residual.corrects:
             acts += [_planned(learner, None, start), _planned(learner, residual, start)]
         rows = [predicted(world, begin, act, chunks, familiar) for act in acts]
@@ -129,13 +129,6 @@ def played_after(episodes: Sequence[CachedEpisode], number: int) -> list[CachedE
     They were played by it, by a later one, or in a later round (`BudgetConfig.staleness`).
     """
     return [each for each in episodes if each.policy_version >= number or practice_round(each.episode_id) > number]
-
-
-def film_sent(
-    world: WorldModel[Any], begin: Observations, sent: NDArray[np.float32], familiar: float = float("inf")
-) -> Tensor:
-    """Return pictures of the prediction with sent actions, [T, C, A] raw units; other values as of `predicted`."""
-    return predicted(world, begin, _as_sent(sent), len(sent), familiar)
 
 
 def world_without(learner: ImaginedEdit, unseen: Sequence[CachedEpisode], seed: int) -> FeatureWorld:
@@ -197,7 +190,8 @@ def clip(rows: Sequence[Tensor]) -> NDArray[np.uint8]:
     return np.concatenate(wide, axis=1)
 
 
-def _as_sent(sent: NDArray[np.float32]) -> Callable[[Any, int], Tensor]:
+def as_sent(sent: NDArray[np.float32]) -> Callable[[Any, int], Tensor]:
+    """Return the sent actions [T, C, A], raw units, as `predicted` takes them."""
     return lambda _, step: torch.from_numpy(sent[step])[None]
 
 

@@ -54,16 +54,14 @@ def save_checkpoint(directory: Path, step: int, state: Mapping[str, Any], keep: 
         for file in temporary.iterdir():
             fsync_path(file)
         fsync_path(temporary)
+        shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed from an older checkpoint
+        temporary.rename(final)
     except SafetensorError as error:  # its writer does not raise OSError
-        shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
             f"cannot write the checkpoint {final}: {error}; what is saved is safe: make room, then go on with --resume"
         ) from error
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    shutil.rmtree(final, ignore_errors=True)  # left by a run that was resumed from an older checkpoint
-    temporary.rename(final)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # of a checkpoint that could not be written
     fsync_path(directory)
     for old in sorted(directory.glob("step_*"))[:-keep]:
         shutil.rmtree(old)

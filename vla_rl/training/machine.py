@@ -14,18 +14,13 @@ def describe_machine() -> dict[str, Any]:
     """Processor, memory, accelerator and versions of the packages that matter."""
     import torch
 
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
-        "cpu": _cpu_name(),
+        "cpu": next(named, platform.machine()),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "versions": {name: found for name, found in package_versions(*_PACKAGES).items() if found},
     }
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -140,17 +140,14 @@ def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]
         counts = {key: int(column[part].sum()) for key, column in columns.items()}
         return SegmentCounts(name, outcome, part.stop - part.start, (policy, human, demo, hold), **counts)
 
+    named = {True: "success", False: "failure", None: "unknown"}
     rows = [
-        row(episode.episode_id, _outcome(episode.success), slice(episode.start, episode.start + episode.length))
+        row(episode.episode_id, named[episode.success], slice(episode.start, episode.start + episode.length))
         for episode in cache.episodes
     ]
     outcomes = [entry.outcome for entry in rows]
-    total = ", ".join(f"{outcomes.count(name)} {name}" for name in ("success", "failure", "unknown"))
+    total = ", ".join(f"{outcomes.count(name)} {name}" for name in named.values())
     return [*rows, row("total", total, slice(0, cache.total_frames))]
-
-
-def _outcome(success: bool | None) -> str:
-    return "unknown" if success is None else "success" if success else "failure"
 
 
 def format_segments(rows: Sequence[SegmentCounts], learner: Algorithm) -> str:

@@ -21,7 +21,7 @@ from vla_rl.core.progress import track
 from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.run_folder import RunFolder, is_policy
-from vla_rl.data.store import EpisodeHeader, EpisodeStore
+from vla_rl.data.store import EpisodeStore
 from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.check import Check, acting_policy, success_of
@@ -346,14 +346,9 @@ class PracticeRun(LearningRun):
         successes = outcome["successes"]
         self._result = f"{successes} of {len(episodes)} succeed, "
         if ("evaluate", stage.round) not in self._published:
-            self._show_outcomes(episodes)
-        self._publish_once("evaluate", stage, {"success": successes / len(episodes), "episodes": len(episodes)})
-
-    def _show_outcomes(self, episodes: Sequence[EpisodeHeader]) -> None:
-        """Notify the subscribers of one success and one failure, to be shown."""
-        for outcome in (True, False):
-            header = next((each for each in episodes if each.success is outcome), None)
-            if header is not None:
-                episode = self.evaluation_store.read(header.episode_id)
+            shown = {each.success: each.episode_id for each in reversed(episodes)}  # the first of each outcome
+            for name in (shown[succeeded] for succeeded in (True, False) if succeeded in shown):
+                episode = self.evaluation_store.read(name)
                 for subscriber in self._subscribers:
                     subscriber.on_episode(episode)
+        self._publish_once("evaluate", stage, {"success": successes / len(episodes), "episodes": len(episodes)})

@@ -37,7 +37,7 @@ from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
-from vla_rl.training.branch_film import Film, clip, film_sent
+from vla_rl.training.branch_film import Film, as_sent, clip, predicted
 from vla_rl.training.config import RunConfig
 from vla_rl.training.practice import check_device
 from world_model.feature_decoder import fit_decoder
@@ -185,7 +185,8 @@ def film_world(world: Path, episodes: int, start: int, steps: int) -> Film:
     clips = []
     for index in np.random.default_rng(0).permutation(len(long_enough))[:episodes]:
         frames = long_enough[index] + start + np.arange(steps + 1)
-        row = film_sent(model, Observations(cache, frames[:1]), cache.action_sent[frames[:-1], None], familiar=1.0)
+        sent = as_sent(cache.action_sent[frames[:-1], None])
+        row = predicted(model, Observations(cache, frames[:1]), sent, steps, familiar=1.0)
         clips.append(clip([Observations(cache, frames).pictures(spec.cameras), row]))
     return Film(clips, spec.control_hz)
 
@@ -206,10 +207,11 @@ def fit_world(
     Raises:
         UserError: If no outcome is known.
     """
-    if all(episode.success is None for episode in cache.episodes):
+    known = [episode for episode in cache.episodes if episode.success is not None]
+    if not known:
         raise UserError("no episode has a known outcome; label some first (`vla-rl label`)")
     seen = eyes.look(Observations(cache, np.arange(cache.total_frames)))
-    judged = _judged(cache)
+    judged = known[::_JUDGED] if len(known) >= _JUDGED * _LEAST_JUDGED else []  # too few: the model needs all
     learnt = torch.ones(len(seen), dtype=torch.bool, device=seen.device)
     learnt[torch.from_numpy(frames_of(judged)).to(seen.device)] = False
     rows = torch.nonzero(learnt)[:, 0].cpu().numpy()
@@ -231,7 +233,13 @@ def fit_world(
             seen[learnt], look, settings.decoder_steps, torch_generator(settings.seed, "world decoder", 0)
         )
     world = FeatureWorld(dynamics, eyes.look, eyes.normalize, decoder, eyes.sense)
-    return replace(world, trust=_trust(world, cache, judged, ticks))
+    if not judged:
+        logger.warning(
+            "fewer than %d episodes have a known outcome. Chances of success are judged by episodes that the model has "
+            "learned from, and are too sure",
+            _JUDGED * _LEAST_JUDGED,
+        )
+    return replace(world, trust=_trust(world, cache, judged or known, ticks))
 
 
 def _once[ModuleT: nn.Module](file: Path, fitted: Callable[[], ModuleT], blank: Callable[[], ModuleT]) -> ModuleT:
@@ -257,21 +265,8 @@ def _transitions(
     return Transitions(*(torch.cat([part[learnt] for part in columns]) for columns in zip(*parts, strict=True)))
 
 
-def _judged(cache: FrameCache) -> list[CachedEpisode]:
-    """Return every tenth episode with a known outcome, or none if there are too few."""
-    known = [episode for episode in cache.episodes if episode.success is not None]
-    return known[::_JUDGED] if len(known) >= _JUDGED * _LEAST_JUDGED else []
-
-
 def _trust(world: FeatureWorld, cache: FrameCache, judged: Sequence[CachedEpisode], ticks: int) -> Trust:
     """Compare predicted with real outcomes of episodes, from several moments of each on, with what was sent."""
-    if not judged:
-        logger.warning(
-            "fewer than %d episodes have a known outcome. Chances of success are judged by episodes that the model has "
-            "learned from, and are too sure",
-            _JUDGED * _LEAST_JUDGED,
-        )
-        judged = [episode for episode in cache.episodes if episode.success is not None]
     chances, truth, strangest = [], [], []
     for episode in judged:
         end = episode.start + episode.length

@@ -13,12 +13,11 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from robot_io.env_interface import EnvDeclaration, read_actions, read_dimensions
+from robot_io.env_interface import EnvDeclaration, read_actions
 from vla_rl.acting.action_kinds import delta_dims
 from vla_rl.acting.policy_folder import PolicyFolder
-from vla_rl.core.dimensions import Pair
 from vla_rl.core.errors import UserError
-from vla_rl.core.policy_spec import PolicySpec, with_still_end
+from vla_rl.core.policy_spec import with_still_end
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 
@@ -39,7 +38,7 @@ class ExpertPolicy(Policy):
         # The smallest pictures: they are not used.
         self._env = _make(env, {**options, "image_size": 16})
         self._expert = sim.make_expert(self._env)
-        self._steps = _delta_dims(self._env)
+        self._steps = delta_dims(read_actions(self._env, EnvDeclaration()).kind)
         self._nan_from_tick = nan_from_tick
         self.reset(0)
 
@@ -76,37 +75,17 @@ class ExpertPolicy(Policy):
 
 def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy]]:
     """Return the interface of the expert of that name, and how to load it; UserError for an unknown environment."""
+    from robot_io.env_robot import EnvRobot  # needs gymnasium, which a robot does not have
+    from vla_rl.acting.task import spec_of_robot
+
     env, _, query = name.removeprefix(EXPERT).partition("?")
     options = {key: _value(value) for key, value in parse_qsl(query)}
     nan_from_tick = options.pop("nan_from_tick", -1)
-    made = _make(env, options)
-    spaces, rate = made.observation_space.spaces, float(made.metadata["render_fps"])
-    cameras = tuple(spaces["pixels"].spaces)
-    spec = PolicySpec(
-        env_id=made.spec.id,
-        cameras=cameras,
-        image_size=spaces["pixels"].spaces[cameras[0]].shape[:2],
-        state_dim=spaces["agent_pos"].shape[0],
-        action_dim=made.action_space.shape[0],
-        control_hz=rate,
-        delta_dims=_delta_dims(made),
-        dimensions=(_dimensions(made),),
-    )
-    grippers = tuple(made.unwrapped.gripper_dims)
-    made.close()
-    discrete_dims = tuple(dim for dim in grippers if dim < spec.action_dim)
-    folder = PolicyFolder(path=Path(), spec=spec, horizon=_HORIZON, discrete_dims=discrete_dims, version=0)
+    robot = EnvRobot(_make(env, options))
+    spec = spec_of_robot(robot.env.spec.id, robot)
+    robot.close()
+    folder = PolicyFolder(Path(), spec, _HORIZON, robot.actions.gripper_dims, version=0)
     return folder, functools.partial(ExpertPolicy, env, options, nan_from_tick)
-
-
-def _delta_dims(env: Any) -> tuple[int, ...]:
-    return delta_dims(read_actions(env, EnvDeclaration()).kind)
-
-
-def _dimensions(env: Any) -> Pair:
-    declared, spaces = EnvDeclaration(), env.observation_space.spaces
-    state = read_dimensions(env, declared, "state", spaces["agent_pos"].shape[0])
-    return state, read_dimensions(env, declared, "action", env.action_space.shape[0])
 
 
 def _make(env: str, options: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, override
+from typing import Any
 
 import numpy as np
 
@@ -171,56 +171,32 @@ class _FaultyRobot:
         return sent
 
 
-class _FaultyPlanner(Planner):
-    def __init__(self, planner: Planner, robot: _FaultyRobot) -> None:
-        self._planner, self._robot = planner, robot
+class _Faulty:
+    """A part of the loop that is unchanged but for its fault."""
 
-    @override
-    def reset(self, seed: int) -> None:
-        self._planner.reset(seed)
+    def __init__(self, inner: Any, robot: _FaultyRobot) -> None:
+        self._inner, self._robot = inner, robot
 
-    @override
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_inner"], name)
+
+
+class _FaultyPlanner(_Faulty):
     def request(self, request: PlanRequest, inference: Inference) -> None:
         if not self._robot.going_on("policy_silent"):
-            self._planner.request(request, inference)
+            self._inner.request(request, inference)
 
-    @override
     def poll(self) -> list[Plan]:
-        plans = self._planner.poll()
+        plans: list[Plan] = self._inner.poll()
         return [] if self._robot.going_on("policy_silent") else plans
 
-    @override
-    def refine(self, plan: Plan, observation: Observation, index: int) -> None:
-        self._planner.refine(plan, observation, index)
-
-    @override
-    def drop(self, plan: Plan) -> None:
-        self._planner.drop(plan)
-
-    @override
     def wait(self) -> int:
-        return 0 if self._robot.going_on("policy_silent") else self._planner.wait()
+        return 0 if self._robot.going_on("policy_silent") else self._inner.wait()
 
 
-class _FaultySource(ActionSource):
-    def __init__(self, source: ActionSource, robot: _FaultyRobot) -> None:
-        self._source, self._robot = source, robot
-
-    @override
-    def reset(self, seed: int, rest: Float32Array) -> None:
-        self._source.reset(seed, rest)
-
-    @override
-    def ready(self, observe: Callable[[], Observation], now_ns: int) -> bool:
-        return self._source.ready(observe, now_ns)
-
-    @override
+class _FaultySource(_Faulty):
     def propose(self, observation: Observation, now_ns: int) -> TickAction:
-        proposal = self._source.propose(observation, now_ns)
+        proposal: TickAction = self._inner.propose(observation, now_ns)
         if self._robot.going_on("policy_nan"):
             proposal = replace(proposal, action=np.full_like(proposal.action, np.nan))
         return proposal
-
-    @override
-    def sent(self, command: Float32Array) -> None:
-        self._source.sent(command)

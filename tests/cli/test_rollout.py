@@ -255,7 +255,7 @@ def test_a_teleoperator_is_started_before_the_real_time_priority(
             ["--robot", "mock", "robot.cameras=[frnt,top]"],
             "needs a camera 'front', the robot has none. Did you",
         ),
-        (["--robot", "sim", "latency.drop_probability=2"], "must be from 0 to 1"),
+        (["--robot", "sim", "latency.drop_probability=2"], "expected a number in [0, 1]"),
         (["--robot", "sim", "--limits", "nowhere.yaml"], "cannot read the config nowhere.yaml"),
     ],
 )

@@ -229,7 +229,7 @@ def test_a_configuration_that_cannot_work_is_one_clear_error(config: ExecutionCo
 @pytest.mark.parametrize(
     ("strategy", "options", "message"),
     [
-        ("naive", {"execute_ticks": 0}, "execute_ticks is 0; it must be at least 1"),
+        ("naive", {"execute_ticks": 0}, "execute_ticks is 0; expected >= 1"),
         ("sync", {"sync_pause": "stop"}, "unknown execution.sync_pause 'stop'"),
     ],
 )

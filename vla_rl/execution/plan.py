@@ -96,8 +96,8 @@ class ActionSource(Protocol):
         ...
 
     def sent(self, command: Float32Array) -> None:
-        """Take the command that was sent for the last proposal, float32 [A]."""
-        ...
+        """Take the command that was sent for the last proposal, float32 [A]. Most sources do not need it."""
+        del command
 
 
 class Inference(Protocol):

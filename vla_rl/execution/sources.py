@@ -91,10 +91,6 @@ class Demonstrator(ActionSource):
         planned_ns = observed_ns(observation, now_ns)
         return TickAction(observation.tick, noisy, clean, Source.DEMO, NO_CHUNK, 0, planned_ns, -1)
 
-    @override
-    def sent(self, command: Float32Array) -> None:
-        pass
-
 
 class SoleDriver(ActionSource):
     """A takeover source that acts alone, as a demonstrator. Where it says nothing the robot holds still.
@@ -156,7 +152,3 @@ class Replay(ActionSource):
             -1,
             stop=row == last,
         )
-
-    @override
-    def sent(self, command: Float32Array) -> None:
-        pass

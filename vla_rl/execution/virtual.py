@@ -15,9 +15,11 @@ from vla_rl.core.clock import Clock, VirtualClock
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Observation
+from vla_rl.core.validation import check_ranges
 from vla_rl.execution.plan import Inference, InlinePlanner, Plan, Planner, PlanRequest, planned, refined, refines
 
 _LATENCY_STREAM = 0x1A7E
+_FAULTS = ("drop", "duplicate", "reorder", "stall")
 
 
 class Latency(StrEnum):
@@ -62,7 +64,8 @@ class LatencyConfig:
     def __post_init__(self) -> None:
         if self.latency is Latency.RECORDED and not self.samples:
             raise ConfigError("latency 'recorded' needs samples: give the measured latencies")
-        _check_durations(self.typical, self.spread, *self.samples)
+        sampled = {"samples": ">= 0"} if self.samples else {}
+        check_ranges(self, "latency", typical=">= 0", spread=">= 0", **sampled)
 
     def usual_ticks(self, control_hz: float) -> float:
         """Return the usual latency in ticks of the control loop: the least one that was recorded, else the typical."""
@@ -95,16 +98,8 @@ class FaultyLatencyConfig(LatencyConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_durations(self.warm_up, self.stall)
-        for kind in ("drop", "duplicate", "reorder", "stall"):
-            probability = getattr(self, f"{kind}_probability")
-            if not 0 <= probability <= 1:
-                raise ConfigError(f"latency.{kind}_probability is {probability}; it must be from 0 to 1")
-
-
-def _check_durations(*durations: float) -> None:
-    if not all(duration >= 0 for duration in durations):
-        raise ConfigError(f"latency: durations cannot be negative, found {min(durations)}")
+        probabilities = dict.fromkeys((f"{kind}_probability" for kind in _FAULTS), "[0, 1]")
+        check_ranges(self, "latency", warm_up=">= 0", stall=">= 0", **probabilities)
 
 
 class VirtualPlanner(Planner):

@@ -2,9 +2,9 @@
 
 from typing import ClassVar, override
 
-from vla_rl.core.types import Float32Array, Observation
-from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ChunkStrategy
+from vla_rl.core.types import Observation
+from vla_rl.execution.schedule import Schedule
+from vla_rl.execution.strategies.base import ChunkStrategy, PlannedAction
 
 
 class A2C2(ChunkStrategy):
@@ -19,9 +19,7 @@ class A2C2(ChunkStrategy):
     preference: ClassVar[int] = 40
 
     @override
-    def act(
-        self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:
+    def act(self, schedule: Schedule, tick: int, observation: Observation) -> PlannedAction | None:
         planned = super().act(schedule, tick, observation)
         if planned is None or self._corrector is None:
             return planned

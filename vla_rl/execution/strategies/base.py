@@ -7,8 +7,12 @@ from typing import ClassVar, Protocol, override
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
+from vla_rl.core.validation import check_ranges
 from vla_rl.execution.plan import PlanRequest, refines
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
+
+type PlannedAction = tuple[Float32Array, ScheduledChunk]
+"""The action of a tick, float32 [A], and its chunk."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,7 @@ class ExecutionConfig:
     delta_dims: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("execute_ticks", "hold_ticks", "cold_start_ticks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"execution.{name} is {getattr(self, name)}; it must be at least 1")
+        check_ranges(self, "execution", execute_ticks=">= 1", hold_ticks=">= 1", cold_start_ticks=">= 1")
 
     def check_fit(self, horizon: int, prefix_max: int = 0, delay_ticks: float = 0.0) -> None:
         """Refuse settings that the chunks of a policy cannot meet at the usual delay of inference.
@@ -114,9 +116,7 @@ class Strategy(Protocol):
         """Return the chunk's place on the tick clock, given that it arrived at ``tick``."""
         ...
 
-    def act(
-        self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:
+    def act(self, schedule: Schedule, tick: int, observation: Observation) -> PlannedAction | None:
         """Return the action of this tick, float32 [A], and its chunk; None if no chunk has an action."""
         ...
 
@@ -161,8 +161,6 @@ class ChunkStrategy(Strategy):
         return chunk
 
     @override
-    def act(
-        self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:
+    def act(self, schedule: Schedule, tick: int, observation: Observation) -> PlannedAction | None:
         chunk = schedule.newest(tick)
         return None if chunk is None else (chunk.actions[tick - chunk.start_tick], chunk)

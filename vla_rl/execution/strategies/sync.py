@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, override
 
 from vla_rl.core.errors import ConfigError, did_you_mean
-from vla_rl.core.types import Float32Array, Observation
+from vla_rl.core.types import Observation
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig, PlannedAction
 
 _PAUSES = ("hold", "freeze")
 
@@ -58,9 +58,7 @@ class Sync(ChunkStrategy):
         return replace(chunk, start_tick=max(chunk.start_tick, tick))
 
     @override
-    def act(
-        self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:
+    def act(self, schedule: Schedule, tick: int, observation: Observation) -> PlannedAction | None:
         planned = super().act(schedule, tick, observation)
         if planned is None or tick - planned[1].start_tick >= self.config.execute_ticks:
             return None

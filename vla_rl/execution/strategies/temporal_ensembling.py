@@ -5,9 +5,9 @@ from typing import ClassVar, override
 
 import numpy as np
 
-from vla_rl.core.types import Float32Array, Observation
-from vla_rl.execution.schedule import Schedule, ScheduledChunk
-from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig
+from vla_rl.core.types import Observation
+from vla_rl.execution.schedule import Schedule
+from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig, PlannedAction
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class TemporalEnsembling(ChunkStrategy):
         self._discrete = list(config.discrete_dims)
 
     @override
-    def act(
-        self, schedule: Schedule, tick: int, observation: Observation
-    ) -> tuple[Float32Array, ScheduledChunk] | None:
+    def act(self, schedule: Schedule, tick: int, observation: Observation) -> PlannedAction | None:
         chunks = schedule.covering(tick)
         if not chunks:
             return None

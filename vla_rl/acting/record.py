@@ -89,10 +89,8 @@ def record_task(driver: str, order: RecordOrder, config: RecordConfig) -> list[s
             source: ActionSource = simulator.demonstrator()
         else:
             source = _alone(simulator.supervisor(config.takeover), simulator)
-        if driver == BROWSER:  # a person may fail as often as he likes
-            return _record(simulator.attempts, source, order)
-        patience = _Patience(simulator.env_id)
-        return _record(simulator.attempts, source, order, keeps=patience.keeps)
+        patience = None if driver == BROWSER else _FAILURES_IN_A_ROW  # a person may fail as often as they like
+        return _record(simulator.attempts, source, order, patience=patience)
     finally:
         simulator.robot.close()
 
@@ -158,11 +156,15 @@ def _record(
     order: RecordOrder,
     begin: Callable[[], None] | None = None,
     keeps: Callable[[Episode], bool] = lambda episode: episode.success is True,
+    patience: int | None = None,
 ) -> list[str]:
-    """Attempts until there are enough that are to be kept. What is kept is a success."""
+    """Attempts until there are enough that are to be kept. What is kept is a success.
+
+    A script that has failed ``patience`` times in a row will not stop failing; None: the driver is a person.
+    """
     names = free_names(order.store, "demo")
     added: list[str] = []
-    episode_id = next(names)
+    episode_id, failures = next(names), 0
     for seed in itertools.count(_first_seed(order)):
         if len(added) == order.episodes:
             break
@@ -170,6 +172,12 @@ def _record(
             print(f"{len(added)}/{order.episodes} recorded; Enter begins {episode_id}", file=sys.stderr)
             begin()
         _, episode = attempts.run(source, episode_id, seed, policy_version=-1, origin=Origin.DEMO)
+        failures = 0 if episode.success else failures + 1
+        if failures == patience:
+            raise UserError(
+                f"{patience} attempts in a row were no success in {episode.env_id}. Check its judge by vla-rl task "
+                "check (task.declare.success), and that the driver can solve it"
+            )
         if not keeps(episode):
             logger.info("seed %d: not kept", seed)
             continue
@@ -185,19 +193,3 @@ def _first_seed(order: RecordOrder) -> int:
         return order.seed
     seeds = (order.store.read_header(name).seed for name in order.store.ids())
     return 1 + max((seed for seed in seeds if seed is not None), default=-1)
-
-
-class _Patience:
-    """A script that fails again and again will not stop failing."""
-
-    def __init__(self, env_id: str) -> None:
-        self._env_id, self._failures = env_id, 0
-
-    def keeps(self, episode: Episode) -> bool:
-        self._failures = 0 if episode.success else self._failures + 1
-        if self._failures == _FAILURES_IN_A_ROW:
-            raise UserError(
-                f"{_FAILURES_IN_A_ROW} attempts in a row were no success in {self._env_id}. Check its judge by "
-                "vla-rl task check (task.declare.success), and that the driver can solve it"
-            )
-        return episode.success is True

@@ -222,10 +222,11 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         )
     names = free_names(order.store, "rollout")
     outcomes, detector_stops = list[bool | None](), list[bool | None]()
+    shows = order.realtime and sys.stderr.isatty()
     with (
         _connected(setup.robot),
         _planner(order.realtime, policy, config, setup, found) as planner,
-        _display(order.realtime, setup) as displays,
+        LiveDisplay(setup.env_id, setup.robot.control_hz) if shows else nullcontext() as display,
         LiveView(order.live_view, setup.env_id) if order.live_view else nullcontext() as live_view,
     ):
         planner = planner if injection is None else injection.planner(planner)
@@ -233,8 +234,8 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         executor = Executor(planner, config.execution, corrector, added, policy.n_obs_steps)
         source = _supervised(executor, setup) if order.takeover else executor
         source = source if injection is None else injection.source(source)
-        shown = [*setup.subscribers, *displays, *([live_view] if live_view else [])]
-        attempts = WatchedAttempts(setup, shown, added, rearmed=injection is not None)
+        subscribers = [*setup.subscribers, *(view for view in (display, live_view) if view is not None)]
+        attempts = WatchedAttempts(setup, subscribers, added, rearmed=injection is not None)
         seeds = range(order.seed, order.seed + order.episodes)
         # Last: the threads of a display or a teleoperator would inherit it.
         with prioritized(config.realtime) if order.realtime else nullcontext():
@@ -362,15 +363,6 @@ def _planner(
     layout = MessageLayout(cameras, spec.state_dim, spec.action_dim, policy.horizon, policy.n_obs_steps)
     with ProcessPlanner(load, layout, config.execution) as planner:
         yield planner
-
-
-@contextmanager
-def _display(realtime: bool, setup: RobotSetup) -> Iterator[Sequence[Subscriber]]:
-    if not realtime or not sys.stderr.isatty():
-        yield []
-        return
-    with LiveDisplay(setup.env_id, setup.robot.control_hz) as display:
-        yield [display]
 
 
 def _supervised(executor: Executor, setup: RobotSetup) -> ActionSource:

@@ -6,7 +6,6 @@ ROS's, makes and closes them.
 """
 
 import functools
-import logging
 import os
 import sys
 import time
@@ -37,7 +36,7 @@ from vla_rl.acting.rollout import resolve_config
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.core.robot_matching import match_robot, renamed
-from vla_rl.core.types import Episode, Origin, Step
+from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.inference_process import MessageLayout, ProcessPlanner
@@ -45,8 +44,6 @@ from vla_rl.execution.matched import matched_corrector, matched_loader
 from vla_rl.execution.realtime import RealtimeConfig, realtime
 from vla_rl.execution.sources import TakeoverSwitch
 from vla_rl.report.live_view import LiveView
-
-_log = logging.getLogger(__name__)
 
 _ORDINARY = Reason.RATE | Reason.SMOOTHED | Reason.LATCHED
 _SAID_FOR_S = 2.0  # a reason that comes and goes with the ticks is reported as one
@@ -133,10 +130,11 @@ class PolicySession:
         with realtime(RealtimeConfig(priority, lock_memory=priority > 0)):
             summary, _ = self._attempts.run(source, _episode_id(), seed, policy_version=-1, keep=keep)
         last = self._statistics.last
-        if last is not None and int(last.extras["gate_reasons"]) & Reason.ACTION_STALE:
+        objections = Reason(int(last.extras["gate_reasons"]) if last else 0)
+        if objections & Reason.ACTION_STALE:
             self._silent = True  # the gate was faster than the executor
         if self._gate.latched:
-            return f"the gate's stop latched: {self._objections(self._statistics.last) or 'see the log'}"
+            return f"the gate's stop latched: {self._names(objections) or 'see the log'}"
         if summary.stopped:
             self._silent = True
             return f"the policy gave no plan in time: {self._policy_error() or 'it is too slow'}"
@@ -195,8 +193,7 @@ class PolicySession:
 
     def close(self) -> None:
         """Close policy, recorder and store."""
-        if self._planner is not None:
-            self._stop_inference()
+        self._stop_inference()
         self._open.close()
 
     def _start_inference(self) -> None:
@@ -221,11 +218,8 @@ class PolicySession:
             return "the inference process died"
         return self._planner.last_error or ""
 
-    def _objections(self, last: Step | None) -> str:
-        """What the gate held or stopped the last step for, with what the robot knows about it."""
-        return self._names(Reason(int(last.extras["gate_reasons"]) if last else 0))
-
     def _names(self, reasons: Reason) -> str:
+        """What the gate held or stopped a step for, with what the robot knows about it."""
         names = (reasons & ~_ORDINARY).name
         return "; ".join(part for part in (names, self._gate.why, self._robot.why()) if part) if names else ""
 

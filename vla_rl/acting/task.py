@@ -37,6 +37,7 @@ _OFFERED = ("difficulty", "image_size", "renderer")
 _DEMONSTRATION_NOISE = 0.003  # on an expert's sent actions, in their unit; the policy learns the clean action
 
 
+@library_output_once()
 def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
     """Make the environment of a task, or another one with the same settings.
 
@@ -49,11 +50,7 @@ def make_env(task: TaskConfig, env_id: str | None = None) -> Any:
         UserError: for an unknown name, arguments that the environment does not take, or something that is no
             environment.
     """
-    with library_output_once():
-        return _make_env(task, env_id or task.env)
-
-
-def _make_env(task: TaskConfig, name: str) -> Any:
+    name = env_id or task.env
     spec = copy.copy(find_task(name))
     creator = _creator(spec)
     # In the spec, not as arguments of gymnasium.make: an environment may call one of its own id or max_episode_steps.

@@ -7,17 +7,19 @@ TensorRT-RTX also builds without a GPU, for named GPUs. This proves in CI that i
 graph. Each build runs in a process of its own, since a library without its driver may crash.
 """
 
+import importlib.metadata
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deploy_trt.runtime.folder import Deployment, materialised
-from deploy_trt.runtime.probe import MODULES, BackendName, run_probe
+from deploy_trt.runtime.probe import MODULES, BackendName, probe, run_probe
 from vla_rl.core.cache_keys import cache_key, code_digest
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
@@ -128,16 +130,12 @@ def rtx_without_gpu() -> str:
 
 def _library(backend: BackendName, without_gpu: bool) -> tuple[str, int]:
     """Return version and compute capability that engines are built with; UserError if the library does not work."""
-    from deploy_trt.runtime.probe import probe
-
     if without_gpu:
         if backend != "trt-rtx":
             raise UserError("only TensorRT-RTX builds without a GPU; TensorRT needs the GPU that it builds for")
         reason = rtx_without_gpu()
         if reason:
             raise UserError(reason)
-        import importlib.metadata
-
         return importlib.metadata.version("tensorrt-rtx"), int(RTX_WITHOUT_GPU.removeprefix("SM"))
     found = probe(backend)
     if not found.works:
@@ -149,9 +147,6 @@ def _library(backend: BackendName, without_gpu: bool) -> tuple[str, int]:
 
 def _worker(request: dict[str, Any]) -> dict[str, Any]:
     """In the process of one build."""
-    import importlib
-    import time
-
     from polygraphy.backend.trt import engine_bytes_from_network, network_from_onnx_path
 
     trt = importlib.import_module(MODULES[request["backend"]])

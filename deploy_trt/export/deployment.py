@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from deploy_trt.export.flow_vla import Precision, flow_vla_graphs
 from deploy_trt.export.graph import ExportedGraph, split_weights
@@ -157,36 +158,44 @@ def _write_graphs(folder: Path, graphs: Sequence[ExportedGraph]) -> tuple[dict[s
 
 @torch.no_grad()
 def flow_vla_probes(
-    model: FlowVLA, state: Normalization, observations: Sequence[Observation] = (), selector: BestOfN | None = None
+    model: Any, state: Normalization, observations: Sequence[Observation] = (), selector: BestOfN | None = None
 ) -> dict[str, Array]:
-    """Probe inputs and what the model in torch makes of them, see `save_deployment`."""
-    config, spec = model.config, model.spec
+    """Probe inputs and what the model in torch makes of them, see `save_deployment`. Behind a proxy, noise stands for
+    the chunks of the base policy, which need not be there.
+    """
+    spec, horizon = model.spec, model.horizon
     rows: list[dict[str, Array]] = []
-    for index, observation in enumerate(observations or random_observations(model.spec, model.statistics.state)):
+    for index, observation in enumerate(observations or random_observations(spec, model.statistics.state)):
         images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
         text = model.tokenize([observation.task])
-        noise_rows = config.horizon if selector is None else selector.noise_rows(config.horizon)
+        noise_rows = horizon if selector is None else selector.noise_rows(horizon)
         noise = torch.from_numpy(flow_noise(0, index, noise_rows, spec.action_dim))[None]
-        seen = model.features(images, torch.from_numpy(observation.state)[None], text)
+        tokens, mask = model.features(images, torch.from_numpy(observation.state)[None], text)
         starts = noise if selector is None else selector.starts(noise)[0]
-        prefix, unconditional = model.acting_prefixes(*seen)
-        prefix, actions = prefix.repeat(len(starts)), starts
-        unconditional = None if unconditional is None else unconditional.repeat(len(starts))
-        for step in range(config.sampling_steps):
-            time = torch.full(actions.shape[:2], step / config.sampling_steps)
-            actions = actions + model.guided_velocity(actions, time, prefix, unconditional) / config.sampling_steps
+        actions = _integrated(model, tokens, mask, starts) if isinstance(model, FlowVLA) else starts
         row = {f"input.image.{name}": image for name, image in images.items()}
         row |= {"input.state": torch.from_numpy(state.network_input(observation.state))[None], "input.text": text}
         row |= {"noise": starts, "actions": actions}
         if selector is not None:
-            features, tick = flat_features(*seen), torch.tensor([float(observation.tick)])
-            drawn, free = model.to_raw_actions(actions)[None], torch.ones(config.horizon)
+            features, tick = flat_features(tokens, mask), torch.tensor([float(observation.tick)])
+            drawn, free = model.encoder.to_raw_actions(actions)[None], torch.ones(horizon)
             executed, values = selector.judged(model, features, tick, noise, drawn, free, 0)
             chosen = best_index(executed, values)
             row |= {"noise": starts[None], "actions": actions[None], "features": features, "selection_noise": noise}
             row |= {"tick": tick, "values": values, "chosen": chosen, "executed": executed[[0], chosen]}
         rows.append({name: tensor.numpy() for name, tensor in row.items()})
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _integrated(model: FlowVLA, tokens: Tensor, mask: Tensor, starts: Tensor) -> Tensor:
+    prefix, unconditional = model.acting_prefixes(tokens, mask)
+    prefix, actions = prefix.repeat(len(starts)), starts
+    unconditional = None if unconditional is None else unconditional.repeat(len(starts))
+    for step in range(model.config.sampling_steps):
+        time = torch.full(actions.shape[:2], step / model.config.sampling_steps)
+        velocity = model.guided_velocity(actions, time, prefix, unconditional)
+        actions = actions + velocity / model.config.sampling_steps
+    return actions
 
 
 def random_observations(spec: PolicySpec, state: VectorStatistics) -> list[Observation]:

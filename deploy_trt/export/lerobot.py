@@ -70,14 +70,12 @@ def export_lerobot(
     inputs = {**images, "state": torch.randn(1, spec.state_dim)}
     if kind in ("smolvla", "pi0"):
         specs, sampler, horizon = _vla(policy, spec, inputs)
-    else:
-        normalizations = _image_normalizations(policy, spec, image_statistics or {})
-        specs, sampler, horizon = (_act if kind == "act" else _diffusion)(policy, spec, inputs, normalizations)
-    if kind in ("smolvla", "pi0"):
         if tokenizer is None:
             raise UserError(f"{kind} reads its task with a tokenizer; give the path of its tokenizer.json")
         text = tokenizer_text(folder, tokenizer.read_bytes(), policy.config.tokenizer_max_length, suffix="\n")
     else:
+        normalizations = _image_normalizations(policy, spec, image_statistics or {})
+        specs, sampler, horizon = (_act if kind == "act" else _diffusion)(policy, spec, inputs, normalizations)
         text = TextInfo()
     widened = statistics.widened()
     mapping = {str(getattr(name, "value", name)): mode for name, mode in policy.config.normalization_mapping.items()}

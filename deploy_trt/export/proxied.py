@@ -7,25 +7,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from deploy_trt.export.deployment import NOT_WRITTEN, random_observations, save_deployment, text_info
+from deploy_trt.export.deployment import NOT_WRITTEN, flow_vla_probes, random_observations, save_deployment, text_info
 from deploy_trt.export.graph import GraphSpec
 from deploy_trt.export.selection import selection_spec
 from deploy_trt.runtime.manifest import BASE_FOLDER, BaseInfo, Manifest, SamplerInfo, normalization_of
 from deploy_trt.runtime.refresh import read_critic
 from deploy_trt.runtime.units import Normalization
-from deploy_trt.runtime.weights import Array
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import digest_of
-from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.core.types import Observation
 from vla_rl.policies.base import flat_features
-from vla_rl.policies.best_of_n import BestOfN, best_index
 from vla_rl.policies.checkpoint import load_selector
 from vla_rl.policies.lerobot_adapter import LeRobotModel
 from vla_rl.policies.lerobot_adapter.losses import recorded
@@ -89,7 +85,7 @@ def export_proxied(
         base=BaseInfo(base, model.config.draws, model.n_obs_steps) if is_name(base) else _export_base(model, folder),
         source={"meta": dict(meta), "config": config_to_dict(model.config)},
     )
-    probes = _probes(model, selector, Normalization(manifest.state), observations)
+    probes = flow_vla_probes(model, Normalization(manifest.state), observations, selector)
     inputs = {name.removeprefix("input."): torch.from_numpy(probes[name][:1]) for name in probes if "input." in name}
     prefix = GraphSpec("prefix", FeaturesGraph(model), inputs, ["features"]).export()
     return save_deployment(folder, manifest, [prefix, selection_spec(model, selector).export()], probes)
@@ -115,27 +111,3 @@ def _export_base(model: Any, folder: Path) -> BaseInfo:
         start = tuple(map(tuple, calls[0].result[0].tolist()))
     export_policy(Path(model.base.source), folder / BASE_FOLDER)
     return BaseInfo(BASE_FOLDER, draws, 1, digest_of(folder / BASE_FOLDER / "manifest.json"), start)
-
-
-@torch.no_grad()
-def _probes(
-    model: Any, selector: BestOfN, state: Normalization, observations: Sequence[Observation]
-) -> dict[str, Array]:
-    """Probe inputs and what torch makes of them, see `save_deployment`. Noise stands for the chunks of the base policy,
-    which need not be there.
-    """
-    spec, horizon = model.spec, model.horizon
-    rows: list[dict[str, Tensor]] = []
-    for index, observation in enumerate(observations or random_observations(spec, model.statistics.state)):
-        images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}
-        text, raw = model.tokenize([observation.task]), torch.from_numpy(observation.state)[None]
-        noise = torch.from_numpy(flow_noise(0, index, selector.noise_rows(horizon), spec.action_dim))[None]
-        actions, tick = selector.starts(noise), torch.tensor([float(observation.tick)])
-        features, drawn = flat_features(*model.features(images, raw, text)), model.net.to_raw_actions(actions[0])[None]
-        executed, values = selector.judged(model, features, tick, noise, drawn, torch.ones(horizon), 0)
-        chosen = best_index(executed, values)
-        row = {f"input.image.{name}": image for name, image in images.items()}
-        row |= {"input.state": torch.from_numpy(state.network_input(observation.state))[None], "input.text": text}
-        row |= {"noise": actions, "actions": actions, "features": features, "selection_noise": noise, "tick": tick}
-        rows.append(row | {"values": values, "chosen": chosen, "executed": executed[[0], chosen]})
-    return {name: np.concatenate([row[name].numpy() for row in rows]) for name in rows[0]}

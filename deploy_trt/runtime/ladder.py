@@ -2,13 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from deploy_trt.runtime.weights import Array
-
-Precision = Literal["fp32", "fp16", "bf16", "int8-dynamic", "int8-static", "int8", "int4", "fp8"]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The task sentence as the numbers that the prefix graph reads."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,20 +19,11 @@ def make_tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Ar
     Raises:
         UserError: if the tokenizers package is missing, or the tokenizer's file is missing or damaged.
     """
-    known: dict[str, dict[str, Array]] = {}
-    read = _tokenizer(info, folder) if info.kind == "tokenizer" else None
-
-    def tokenize(sentence: str) -> dict[str, Array]:
-        if sentence not in known:
-            if read is not None:
-                known[sentence] = read(sentence)
-            elif info.kind == "hashed_words":
-                known[sentence] = {"text": hash_words([sentence], info.length, info.vocabulary)}
-            else:
-                known[sentence] = {}
-        return known[sentence]
-
-    return tokenize
+    if info.kind == "tokenizer":
+        return functools.cache(_tokenizer(info, folder))
+    if info.kind == "hashed_words":
+        return functools.cache(lambda sentence: {"text": hash_words([sentence], info.length, info.vocabulary)})
+    return lambda _: {}
 
 
 def _tokenizer(info: TextInfo, folder: Path) -> Callable[[str], dict[str, Array]]:

@@ -4,7 +4,7 @@ An observation is ``{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [
 robot. An episode replays bit by bit. Not thread-safe.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
+from vla_rl.data.cache import FrameCache
 from world_model.protocol import Observations, WorldModel, WorldSpec
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
 
 SUCCESS_THRESHOLD = 0.5  # probability from which an imagined episode has succeeded
 _START = 0x7374  # separates the draw of the start from other draws of the same seed
@@ -45,7 +43,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     _tick: int
     _ended: bool
 
-    def __init__(self, world: WorldModel[Any], spec: WorldSpec, episodes: "FrameCache") -> None:
+    def __init__(self, world: WorldModel[Any], spec: WorldSpec, episodes: FrameCache) -> None:
         self.world, self.robot, self.episodes, self.begun_in = world, spec, episodes, 0
         self.metadata = {"render_modes": ["rgb_array"], "render_fps": spec.control_hz}
         self.render_mode = "rgb_array"

@@ -6,7 +6,7 @@ share it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -15,9 +15,7 @@ from torch import Tensor
 
 from vla_rl.core.dimensions import UNDECLARED, Pair
 from vla_rl.core.types import Float32Array, Uint8Array
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import FrameCache
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Observations(NamedTuple):
         frames: int64 [B], rows of the moments.
     """
 
-    steps: "FrameCache | OneStep"
+    steps: FrameCache | OneStep
     frames: NDArray[np.int64]
 
     @classmethod

@@ -6,7 +6,7 @@ ends in the same weights, bit by bit, as an uninterrupted one.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,11 +15,9 @@ from vla_rl.algorithms.actor import ActorConfig, ActorLearner
 from vla_rl.algorithms.round_data import Frames, RoundData
 from vla_rl.algorithms.sampling import MixtureSampler, derived_seed, torch_generator
 from vla_rl.credit import CreditConfig
+from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import BasePolicy
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
-    from vla_rl.policies.best_of_n import BestOfN
+from vla_rl.policies.best_of_n import BestOfN
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Algorithm:
     learns: ClassVar[frozenset[str]] = frozenset()
     """What its critics learn: ``viability``, ``efficiency``, ``outcome``."""
 
-    def __init__(self, config: Learning, model: BasePolicy, cache: "FrameCache", seed: int) -> None:
+    def __init__(self, config: Learning, model: BasePolicy, cache: FrameCache, seed: int) -> None:
         self.config, self.model, self.seed = config, model, seed
         self.actor = ActorLearner(model, config.actor, seed)
         self._round = self._begun = -1
@@ -92,10 +90,10 @@ class Algorithm:
         """Discount per tick of the values in `trace`; 1: they are chances of success."""
         return 1.0
 
-    def build_critics(self, cache: "FrameCache") -> None:
+    def build_critics(self, cache: FrameCache) -> None:
         """Make what the algorithm needs beside the actor; nothing here."""
 
-    def begin_round(self, cache: "FrameCache", number: int) -> None:
+    def begin_round(self, cache: FrameCache, number: int) -> None:
         """Take the episodes in the cache as the training data of the coming updates, those of round ``number``."""
         self.data = self.read(cache)
         if number != self._round:  # after a resume the round is not new
@@ -124,7 +122,7 @@ class Algorithm:
         self._begun = self._round
         return begins
 
-    def read(self, cache: "FrameCache") -> RoundData:
+    def read(self, cache: FrameCache) -> RoundData:
         """The cache as this algorithm sees it."""
         return RoundData(cache, self.credit, self.model)
 
@@ -159,7 +157,7 @@ class Algorithm:
         """Return what to log once, of all that was learned, before the policy is saved."""
         return {}
 
-    def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Values and weights of frames of the present round, for the report. Empty for an algorithm without critics."""
         del cache, frames
         return {}
@@ -168,11 +166,11 @@ class Algorithm:
         """The model that should act from now on."""
         return self.actor.policy()
 
-    def selector(self) -> "BestOfN | None":
+    def selector(self) -> BestOfN | None:
         """What chooses among the draws of that model, or moves them; nothing here."""
         return None
 
-    def adopt(self, policy: BasePolicy, selector: "BestOfN | None") -> None:  # noqa: ARG002
+    def adopt(self, policy: BasePolicy, selector: BestOfN | None) -> None:  # noqa: ARG002
         """Go on from the weights of another policy of the same kind; critics and optimizers stay."""
         self.actor.adopt(policy)
 

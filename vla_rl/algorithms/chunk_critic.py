@@ -16,7 +16,7 @@ import itertools
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,13 +32,11 @@ from vla_rl.algorithms.sampling import derived_seed, fold_of, torch_generator
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.validation import check_ranges
 from vla_rl.credit import CreditConfig
+from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import BasePolicy, flat_features
 from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig, best_index
 from vla_rl.policies.proxy import ProxiedPolicy
 from vla_rl.policies.residual import Residual
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
 
 logger = logging.getLogger(__name__)
 _LEAST_SCALE = 1e-2  # added to the standard deviation of each input
@@ -131,7 +129,7 @@ class ChunkCriticLearner(Cloning):
         if isinstance(model, ProxiedPolicy) and not learning.distill_steps:
             raise ConfigError("learning.distill_steps is 0; in these steps the proxy imitates its base policy: set 400")
 
-    def build_critics(self, cache: "FrameCache") -> None:
+    def build_critics(self, cache: FrameCache) -> None:
         del cache
         self._rows: dict[str, Tensor] = {}  # inputs of the critic by episode, valid while the policy stays
         self._distilled = 0  # steps of this round
@@ -150,7 +148,7 @@ class ChunkCriticLearner(Cloning):
         )
         self._target = copy.deepcopy(self.critic)
 
-    def begin_round(self, cache: "FrameCache", number: int) -> None:
+    def begin_round(self, cache: FrameCache, number: int) -> None:
         is_new = number != self._round
         if is_new:
             self._distilled = 0
@@ -327,7 +325,7 @@ class ChunkCriticLearner(Cloning):
     # What reports read.
 
     @torch.no_grad()
-    def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Predict the (discounted) probability of success at frames of the present round, by the members that have not
         trained on their episodes.
         """

@@ -1,7 +1,7 @@
 """HABC: behavior cloning weighted by hierarchical advantages, with intervention-aware credit. arXiv 2606.17043."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from vla_rl.advantage import (
 from vla_rl.algorithms.hierarchical import WeightedCloning, WeightedLearning
 from vla_rl.algorithms.round_data import Frames
 from vla_rl.critics.hierarchical import CriticConfig
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import FrameCache
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class Habc(WeightedCloning):
         return weights(self.critics.values(frames, later, wanted), samples, config, self.updates)
 
     @torch.no_grad()
-    def trace(self, cache: "FrameCache", frames: Frames) -> dict[str, np.ndarray]:
+    def trace(self, cache: FrameCache, frames: Frames) -> dict[str, np.ndarray]:
         """Return values, advantages, gate and raw weight of frames of the present round, float [B] each."""
         del cache
         config = self.advantage_config

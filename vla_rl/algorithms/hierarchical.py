@@ -5,7 +5,7 @@ critic learns.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,9 +29,7 @@ from vla_rl.critics.hierarchical import (
     masked_mean,
     viability_loss,
 )
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
+from vla_rl.data.cache import FrameCache
 
 CRITIC_LEARNING_RATE, CRITIC_WEIGHT_DECAY = 5e-4, 1e-2  # of AdamW; unstated in the paper
 CRITIC_GRADIENT_NORM = 10.0  # longer gradients are shortened to it
@@ -236,7 +234,7 @@ class WeightedCloning(Cloning):
     def required(cls, learning: WeightedLearning) -> frozenset[str]:
         return cls.requires | ({"features"} if learning.critic.backbone == "policy" else set())
 
-    def build_critics(self, cache: "FrameCache") -> None:
+    def build_critics(self, cache: FrameCache) -> None:
         backbone = make_backbone(self.config.critic.backbone, self.model)
         seed = derived_seed(self.seed, "critic")
         self.critics = HierarchicalLearner(
@@ -245,7 +243,7 @@ class WeightedCloning(Cloning):
         self.critic_steps = CriticSteps(self.config.critic_training)
         self.updates = 0
 
-    def begin_round(self, cache: "FrameCache", number: int) -> None:
+    def begin_round(self, cache: FrameCache, number: int) -> None:
         super().begin_round(cache, number)
         self.critics.begin_round(self.data)
 

@@ -16,7 +16,7 @@ import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
+from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
 from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.residual import Residual
@@ -38,9 +39,6 @@ from world_model.check import out_of_distribution, unexplained
 from world_model.feature_dynamics import FeatureDynamics, FeatureDynamicsConfig, Transitions, fit_dynamics
 from world_model.feature_world import FeatureWorld
 from world_model.protocol import Observations, WorldModel
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import CachedEpisode, FrameCache
 
 logger = logging.getLogger(__name__)
 _SCALE_SAMPLES = 1024  # states that set the scale of the residual's inputs
@@ -90,7 +88,7 @@ class ImaginedEdit(ResidualLearner):
     config: ImaginedEditLearning
     provides: ClassVar[frozenset[str]] = frozenset({"branches"})
 
-    def build_critics(self, cache: "FrameCache") -> None:
+    def build_critics(self, cache: FrameCache) -> None:
         super().build_critics(cache)
         self._accepted: FeatureDynamics | None = None  # of the newest round that has imagined; the next goes on from it
 
@@ -290,7 +288,7 @@ def what_actions_did(
     )
 
 
-def frames_of(episodes: Sequence["CachedEpisode"], begin: int = 0, end: int = 0) -> NDArray[np.int64]:
+def frames_of(episodes: Sequence[CachedEpisode], begin: int = 0, end: int = 0) -> NDArray[np.int64]:
     """Return the frames of episodes in the cache, int64 [N], without some at either end of each."""
     blank = np.zeros(0, np.int64)
     return np.concatenate([blank, *(np.arange(e.start + begin, e.start + e.length + end) for e in episodes)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -10,12 +10,10 @@ from vla_rl.algorithms.actor import ActorConfig
 from vla_rl.algorithms.chunk_critic import ChunkCriticLearner, ChunkCriticLearning
 from vla_rl.algorithms.sampling import derived_seed
 from vla_rl.core.errors import ConfigError
+from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
 from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig
 from vla_rl.policies.residual import Residual
-
-if TYPE_CHECKING:
-    from vla_rl.data.cache import FrameCache
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,7 @@ class ResidualLearner(ChunkCriticLearner):
                 "actions; set a larger policy.net.horizon"
             )
 
-    def build_critics(self, cache: "FrameCache") -> None:
+    def build_critics(self, cache: FrameCache) -> None:
         super().build_critics(cache)
         self.residual = self.new_residual()
 

@@ -1,6 +1,6 @@
 """The cached frames and their credit, as a round found them; and batches of them as tensors."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -8,12 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.dimensions import missing_dimensions
+from vla_rl.core.normalization import Statistics
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
+from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import BasePolicy, Indicator, Inputs, PolicyBatch, random_shift
-
-if TYPE_CHECKING:
-    from vla_rl.core.normalization import Statistics
-    from vla_rl.data.cache import FrameCache
 
 _SHIFT = 3  # pixels of the random-shift augmentation, for critics too
 RolloutUse = Literal["none", "successes", "all"]
@@ -33,7 +31,7 @@ class RoundData:
         longest: length of the longest episode, at least 1.
     """
 
-    def __init__(self, cache: "FrameCache", credit: CreditConfig, model: BasePolicy) -> None:
+    def __init__(self, cache: FrameCache, credit: CreditConfig, model: BasePolicy) -> None:
         self.cache, self._model = cache, model
         episodes = cache.episodes
         lengths = [episode.length for episode in episodes]
@@ -209,7 +207,7 @@ class RoundData:
 class _Fill:
     """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalized."""
 
-    def __init__(self, cache: "FrameCache", statistics: "Statistics") -> None:
+    def __init__(self, cache: FrameCache, statistics: Statistics) -> None:
         self._state = missing_dimensions([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
         self._action = missing_dimensions([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
         self._state_mean = np.asarray(statistics.state.mean, np.float32)

@@ -14,12 +14,11 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.policy_spec import padded_with_mean
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
-from vla_rl.policies.base import flat_features
+from vla_rl.policies.base import Inputs, flat_features
+from vla_rl.policies.best_of_n import BestOfN
 from vla_rl.policies.checkpoint import save_policy
 
 if TYPE_CHECKING:
-    from vla_rl.policies.base import Inputs
-    from vla_rl.policies.best_of_n import BestOfN
     from vla_rl.policies.trainable import TrainablePolicy
 
 _EXPLORATION_SEED = 0x51ED270B  # so that an offset is not the noise of the draw
@@ -43,7 +42,7 @@ class Draw(NamedTuple):
         selects: Whether the selector has its part.
     """
 
-    inputs: "Inputs"
+    inputs: Inputs
     tick: Tensor
     noise: Tensor
     committed: Tensor | None
@@ -165,12 +164,12 @@ class ActingPolicy:
             actions = actions + self._offset(chunk.start_tick)
         return replace(chunk, actions=self._own(observation, actions))
 
-    def _drawn(self, inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None, selects: bool) -> Tensor:
+    def _drawn(self, inputs: Inputs, tick: Tensor, noise: Tensor, committed: Tensor | None, selects: bool) -> Tensor:
         if self.selector is not None and selects:
             return self.selector.draw(self.model, inputs, tick, noise, committed)
         return self._draw(inputs, noise, committed)
 
-    def _draw(self, inputs: "Inputs", noise: Tensor, committed: Tensor | None) -> Tensor:
+    def _draw(self, inputs: Inputs, noise: Tensor, committed: Tensor | None) -> Tensor:
         return self.model.draw(*inputs, noise, committed)
 
     @property
@@ -178,7 +177,7 @@ class ActingPolicy:
         """Number of observations, of consecutive ticks, that the policy reads."""
         return self.model.n_obs_steps
 
-    def _inputs(self, observation: Observation) -> "Inputs":
+    def _inputs(self, observation: Observation) -> Inputs:
         expected, several = self.model.n_obs_steps, (*observation.past, observation)
         if expected == 1:
             return self._input(observation)
@@ -191,7 +190,7 @@ class ActingPolicy:
             texts[-1],
         )
 
-    def _input(self, observation: Observation) -> "Inputs":
+    def _input(self, observation: Observation) -> Inputs:
         self.model.spec.check(observation)
         images = {name: self._tensor(observation.images[name]) for name in self.model.spec.cameras}
         return (

@@ -6,16 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
-
-if TYPE_CHECKING:
-    from vla_rl.core.normalization import Statistics
-    from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.normalization import Statistics
+from vla_rl.core.policy_spec import PolicySpec
 
 _MOST_CONCATENATED_TOKENS = 16
 _DRAWN_AT_ONCE = 256  # rows on a CPU, whose intermediate results fit in the cache of a core
@@ -92,7 +90,7 @@ class BasePolicy(nn.Module, ABC):
 
     config: Any
 
-    def __init__(self, config: PolicyConfig, spec: "PolicySpec", statistics: "Statistics") -> None:
+    def __init__(self, config: PolicyConfig, spec: PolicySpec, statistics: Statistics) -> None:
         super().__init__()
         self.config, self.spec, self.statistics = config, spec, statistics
 

@@ -13,7 +13,6 @@ on a single draw. Critic and residual lie in the policy's folder (`vla_rl.polici
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,12 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.policies.base import example_row, flat_features
+from vla_rl.policies.base import BasePolicy, Inputs, example_row, flat_features
 from vla_rl.policies.layers import EnsembleHead, Normalizer, scaled
 from vla_rl.policies.residual import Residual
-
-if TYPE_CHECKING:
-    from vla_rl.policies.base import BasePolicy, Inputs
 
 # Least scale of a deviation in the out-of-distribution penalty, in normalized action units. A gripper that has always
 # moved as usual may move otherwise, at a price.
@@ -97,7 +93,7 @@ class ChunkCritic(nn.Module):
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, model: "BasePolicy", config: ChunkCriticConfig) -> None:
+    def __init__(self, model: BasePolicy, config: ChunkCriticConfig) -> None:
         super().__init__()
         if config.chunk_ticks > model.horizon:
             raise ConfigError(
@@ -186,15 +182,13 @@ class BestOfN:
         return self.config.num_samples * (horizon + 1)
 
     @torch.no_grad()
-    def draw(
-        self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
-    ) -> Tensor:
+    def draw(self, model: BasePolicy, inputs: Inputs, tick: Tensor, noise: Tensor, committed: Tensor | None) -> Tensor:
         """Return the chosen chunks, [B, H, A], raw units. Arguments as of `weighed`."""
         return best_candidate(*self.weighed(model, inputs, tick, noise, committed))
 
     @torch.no_grad()
     def weighed(
-        self, model: "BasePolicy", inputs: "Inputs", tick: Tensor, noise: Tensor, committed: Tensor | None
+        self, model: BasePolicy, inputs: Inputs, tick: Tensor, noise: Tensor, committed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return all candidates and their scores, see `judged`.
 
@@ -226,7 +220,7 @@ class BestOfN:
     @torch.no_grad()
     def judged(
         self,
-        model: "BasePolicy",
+        model: BasePolicy,
         features: Tensor,
         tick: Tensor,
         noise: Tensor,
@@ -271,7 +265,7 @@ class BestOfN:
             return np.linspace(0, 1, count, dtype=np.float32)
         return np.ones(count, np.float32)
 
-    def _offsets(self, critic: ChunkCritic, model: "BasePolicy", noise: Tensor) -> Tensor:
+    def _offsets(self, critic: ChunkCritic, model: BasePolicy, noise: Tensor) -> Tensor:
         """Return one constant offset of each candidate, [B, N, 1, A], raw units, from noise of that shape. It is 0 for
         the first, and in discrete dimensions.
         """

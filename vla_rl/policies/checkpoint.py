@@ -29,11 +29,11 @@ from vla_rl.core.metadata import (
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.validation import check_version
+from vla_rl.policies.base import BasePolicy
 from vla_rl.policies.best_of_n import BestOfN, BestOfNConfig, ChunkCritic, ChunkCriticConfig
 from vla_rl.policies.residual import Residual, ResidualConfig
 
 if TYPE_CHECKING:
-    from vla_rl.policies.base import BasePolicy
     from vla_rl.policies.trainable import TrainablePolicy
 
 
@@ -112,7 +112,7 @@ def save_selector(folder: Path, selector: BestOfN) -> None:
     write_weights(folder, "critic", safetensors.torch.save(tensors), about)
 
 
-def load_selector(folder: Path, model: "BasePolicy", device: str = "cpu") -> BestOfN:
+def load_selector(folder: Path, model: BasePolicy, device: str = "cpu") -> BestOfN:
     """What `save_selector` wrote, for the policy that it was saved with, on that policy's device.
 
     Raises:

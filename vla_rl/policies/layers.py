@@ -2,17 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.normalization import INPUT_LIMIT, LITTLE
-
-if TYPE_CHECKING:
-    from vla_rl.core.normalization import VectorStatistics
+from vla_rl.core.normalization import INPUT_LIMIT, LITTLE, VectorStatistics
 
 
 class Normalizer(nn.Module):
@@ -28,7 +24,7 @@ class Normalizer(nn.Module):
     inverse_scale: Tensor
     limit: Tensor
 
-    def __init__(self, statistics: "VectorStatistics", discrete_dims: Sequence[int] = ()) -> None:
+    def __init__(self, statistics: VectorStatistics, discrete_dims: Sequence[int] = ()) -> None:
         super().__init__()
         offset, scale = statistics.affine(discrete_dims)
         inverse = np.divide(1.0, scale, out=np.zeros_like(scale), where=scale > 0)

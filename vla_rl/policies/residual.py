@@ -8,17 +8,13 @@ before it is trained.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
-from vla_rl.policies.base import example_row
+from vla_rl.policies.base import BasePolicy, example_row
 from vla_rl.policies.layers import Normalizer, scaled
-
-if TYPE_CHECKING:
-    from vla_rl.policies.base import BasePolicy
 
 _LEAST_SCALE = 1e-2
 
@@ -51,7 +47,7 @@ class Residual(nn.Module):
     scale: Tensor
     moved: Tensor
 
-    def __init__(self, model: "BasePolicy", config: ResidualConfig | None = None) -> None:
+    def __init__(self, model: BasePolicy, config: ResidualConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or ResidualConfig()
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)

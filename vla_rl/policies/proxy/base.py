@@ -9,7 +9,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,10 +21,8 @@ from vla_rl.core.files import Stamp, stamp_of
 from vla_rl.core.metadata import critic_of
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.policies.base import Inputs
 from vla_rl.policies.named import SeededPolicy, is_name
-
-if TYPE_CHECKING:
-    from vla_rl.policies.base import Inputs
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +110,7 @@ class FrozenBase:
             )
 
     @torch.no_grad()
-    def chunks(self, inputs: "Inputs", sentences: Sequence[str], noise: Tensor, tick: int = 0) -> Tensor:
+    def chunks(self, inputs: Inputs, sentences: Sequence[str], noise: Tensor, tick: int = 0) -> Tensor:
         """Ask for N chunks for each of B observations, [B, N, H, A].
 
         Args:
@@ -218,7 +216,7 @@ class BaseChunks:
                     self._found[key] = record["chunk"]
 
 
-def keys_of(inputs: "Inputs", sentences: Sequence[str], noise: Tensor) -> list[list[bytes]]:
+def keys_of(inputs: Inputs, sentences: Sequence[str], noise: Tensor) -> list[list[bytes]]:
     """Return the keys of chunks in `BaseChunks`: digests of all that a base policy is shown. Arguments as of
     `FrozenBase.chunks`.
     """

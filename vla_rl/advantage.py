@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 
 type Array = Any
 """A numpy array or a torch tensor."""
@@ -40,8 +40,7 @@ class WeightingConfig:
     warmup_steps: int = 500
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise ConfigError(f"advantage.warmup_steps is {self.warmup_steps}; it cannot be negative")
+        check_ranges(self, "advantage", warmup_steps=">= 0")
 
 
 @dataclass(frozen=True)
@@ -57,8 +56,7 @@ class HorizonConfig(WeightingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.advantage_horizon < 1:
-            raise ConfigError(f"advantage.advantage_horizon is {self.advantage_horizon}; it must be at least 1")
+        check_ranges(self, "advantage", advantage_horizon=">= 1")
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,7 @@ class AdvantageConfig(HorizonConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.efficiency_scale < float("inf"):
-            raise ConfigError(f"advantage.efficiency_scale is {self.efficiency_scale}; expected a number from 0 on")
+        check_ranges(self, "advantage", efficiency_scale=">= 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,10 +102,7 @@ class ChunkCriticLearning(CloningLearning):
             )
 
     def __post_init__(self) -> None:
-        if self.distill_steps < 0:
-            raise ConfigError(f"learning.distill_steps is {self.distill_steps}; it cannot be negative")
-        if not 0 < self.discount <= 1:
-            raise ConfigError(f"learning.discount is {self.discount}; expected a number above 0, at most 1")
+        check_ranges(self, "learning", distill_steps=">= 0", discount="(0, 1]")
 
 
 class ChunkCriticLearner(Cloning):

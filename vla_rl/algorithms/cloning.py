@@ -10,6 +10,7 @@ from vla_rl.algorithms.base import Algorithm, Learning
 from vla_rl.algorithms.round_data import Frames, RolloutUse, RoundData
 from vla_rl.algorithms.sampling import MixtureSampler
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 from vla_rl.credit import ActorKind, CreditConfig
 
 
@@ -33,9 +34,7 @@ class MixtureConfig:
     largest_oversampling: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("demonstrations", "interventions", "rollouts"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"mixture.{name} is {getattr(self, name)}; weights cannot be negative")
+        check_ranges(self, "mixture", demonstrations=">= 0", interventions=">= 0", rollouts=">= 0")
         if not self.demonstrations + self.interventions + self.rollouts > 0:
             raise ConfigError("mixture: every weight is 0; the actor would have nothing to learn from")
         if self.largest_oversampling and not self.largest_oversampling >= 1:

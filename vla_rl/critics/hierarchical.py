@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 from vla_rl.critics.backbones import Backbone
 from vla_rl.policies.layers import EnsembleHead
 
@@ -58,11 +59,7 @@ class CriticConfig(ViabilityConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.efficiency_return_steps < 1 or not self.efficiency_unit_steps > 0:
-            raise ConfigError(
-                "critic: expected efficiency_return_steps >= 1 and efficiency_unit_steps > 0, found "
-                f"{self.efficiency_return_steps} and {self.efficiency_unit_steps}"
-            )
+        check_ranges(self, "critic", efficiency_unit_steps="> 0", efficiency_return_steps=">= 1")
 
 
 class CriticOutput(NamedTuple):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import BasePolicy, Inputs, example_row, flat_features
 from vla_rl.policies.layers import EnsembleHead, Normalizer, scaled
 from vla_rl.policies.residual import Residual
@@ -49,11 +50,7 @@ class BestOfNConfig:
     ood_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.num_samples < 1 or not all(number >= 0 for number in (self.offset_std, self.ood_penalty)):
-            raise ConfigError(
-                "best_of_n: expected num_samples >= 1, offset_std and ood_penalty >= 0, found "
-                f"{self.num_samples}, {self.offset_std} and {self.ood_penalty}"
-            )
+        check_ranges(self, "best_of_n", num_samples=">= 1", offset_std=">= 0", ood_penalty=">= 0")
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,7 @@ class ChunkCriticConfig:
     hidden: tuple[int, ...] = (256, 256)
 
     def __post_init__(self) -> None:
-        if self.chunk_ticks < 2 or self.members < 1 or not self.hidden:
-            raise ConfigError(
-                "critic: expected chunk_ticks of at least 2, at least one member and one hidden layer, found "
-                f"{self.chunk_ticks}, {self.members} and {self.hidden}"
-            )
+        check_ranges(self, "critic", chunk_ticks=">= 2", members=">= 1", hidden=">= 1")
 
 
 class ChunkCritic(nn.Module):

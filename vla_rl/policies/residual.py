@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import BasePolicy, example_row
 from vla_rl.policies.layers import Normalizer, scaled
 
@@ -27,10 +27,7 @@ class ResidualConfig:
     hidden: tuple[int, ...] = (256, 256)
 
     def __post_init__(self) -> None:
-        if not self.bound > 0 or not self.hidden:
-            raise ConfigError(
-                f"residual: expected bound > 0 and at least one hidden layer, found {self.bound} and {self.hidden}"
-            )
+        check_ranges(self, "residual", bound="> 0", hidden=">= 1")
 
 
 class Residual(nn.Module):

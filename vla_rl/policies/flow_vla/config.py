@@ -10,8 +10,6 @@ from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import PolicyConfig
 from vla_rl.policies.encoders import TextConfig, VisionConfig
 
-_PER_CONVOLUTION = ("widths", "kernels", "strides")
-
 
 @dataclass(frozen=True)
 class BackboneConfig:
@@ -93,15 +91,13 @@ class FlowVLAConfig(PolicyConfig):
 
     def __post_init__(self) -> None:
         vision, expert = self.vision, self.expert
-        sizes = {"horizon": self.horizon, "expert.layers": expert.layers, "expert.heads": expert.heads}
-        sizes |= {"expert.mlp_ratio": expert.mlp_ratio, "expert.actions_per_token": expert.actions_per_token}
-        sizes |= {"text.max_words": self.text.max_words, "expert.width": expert.width}
-        sizes |= {f"every one of vision.{name}": min(getattr(vision, name), default=1) for name in _PER_CONVOLUTION}
-        for name, size in sizes.items():
-            if size < 1:
-                raise ConfigError(f"{name} is {size}; it must be at least 1")
-        check_ranges(self, "policy", guidance_scale=">= 0")
-        if not len(vision.widths) == len(vision.kernels) == len(vision.strides) > 0:
+        check_ranges(self, "policy", horizon=">= 1", flow_samples=">= 1", sampling_steps=">= 1")
+        check_ranges(self, "policy", guidance_scale=">= 0", future_state_max=">= 0")
+        sizes = ("width", "layers", "heads", "mlp_ratio", "actions_per_token")
+        check_ranges(expert, "policy.expert", **dict.fromkeys(sizes, ">= 1"))
+        check_ranges(self.text, "policy.text", max_words=">= 1")
+        check_ranges(vision, "policy.vision", widths=">= 1", kernels=">= 1", strides=">= 1")
+        if not len(vision.widths) == len(vision.kernels) == len(vision.strides):
             raise ConfigError(
                 "vision: widths, kernels and strides must have the same length, one entry per convolution"
             )
@@ -131,7 +127,6 @@ class FlowVLAConfig(PolicyConfig):
             raise ConfigError(f"rotary positions need an even head size, found {expert.width // expert.heads}")
         if not 0 <= self.prefix_max < self.horizon:
             raise ConfigError(f"prefix_max={self.prefix_max} must lie in 0 .. horizon-1 = {self.horizon - 1}")
-        check_ranges(self, "policy", future_state_max=">= 0", flow_samples=">= 1", sampling_steps=">= 1")
 
 
 def preset(name: str) -> FlowVLAConfig:

@@ -18,6 +18,7 @@ from torch import Tensor
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import Inputs, PolicyBatch, PolicyConfig
 from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.model import FlowVLA
@@ -54,10 +55,9 @@ class ProxyConfig(PolicyConfig):
             raise ConfigError(
                 "policy.base is empty; name the policy to improve: FOLDER, openpi://HOST:PORT, module:Name"
             )
-        if self.draws < 1 or (self.asks_per_round or 0) < 0:
-            raise ConfigError(
-                f"policy: expected draws >= 1 and asks_per_round >= 0, found {self.draws} and {self.asks_per_round}"
-            )
+        check_ranges(self, "policy", draws=">= 1")
+        if self.asks_per_round is not None:
+            check_ranges(self, "policy", asks_per_round=">= 0")
         if not is_name(self.base):
             object.__setattr__(self, "base", str(Path(self.base).absolute()))  # a run is resumed from anywhere
 

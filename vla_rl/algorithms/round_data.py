@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.dimensions import missing_dimensions
-from vla_rl.core.normalization import Statistics
 from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import BasePolicy, Indicator, Inputs, PolicyBatch, random_shift
@@ -45,9 +44,8 @@ class RoundData:
         )
         self.longest = max(lengths, default=1)
         self._imitated = imitated_dims(self.credit, model.spec.action_dim, credit)
-        self._fill = None
-        if model.spec.sizes:
-            self._fill = _Fill(cache, model.statistics)
+        self._missing_state = missing_dimensions([episode.state_dim for episode in episodes], cache.state.shape[1])
+        self._missing_action = missing_dimensions([episode.action_dim for episode in episodes], cache.action.shape[1])
         self._text = model.tokenize(cache.tasks) if cache.tasks else torch.zeros(0, 1, dtype=torch.int64)
 
     def _motion(self) -> NDArray[np.float32]:
@@ -157,8 +155,13 @@ class RoundData:
         return np.minimum(frames + ahead, np.maximum(self.credit.chunk_stop[frames] - 1, frames))
 
     def _states(self, frames: Frames, state: NDArray[np.float32]) -> Tensor:
-        """States of frames, [B, S], on the model's device."""
-        return self.tensor(state if self._fill is None else self._fill.states(state, frames))
+        """States of frames, [B, S], on the model's device. Dimensions that a smaller robot does not have are at their
+        mean, which is 0 once normalized.
+        """
+        if self._model.spec.sizes:
+            mean = np.asarray(self._model.statistics.state.mean, np.float32)
+            state = np.where(self._missing_state[self.cache.episode_index[frames]], mean, state)
+        return self.tensor(state)
 
     def sent_chunks(self, frames: Frames, horizon: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the executed chunks, float32 [B, H, A] and bool [B, H] (`FrameCache.chunks`), standing still behind
@@ -175,7 +178,11 @@ class RoundData:
         return actions
 
     def _filled(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
-        return actions if self._fill is None else self._fill.actions(actions, frames)
+        """Actions of frames, [B, H, A], as `_states`."""
+        if not self._model.spec.sizes:
+            return actions
+        mean = np.asarray(self._model.statistics.action.mean, np.float32)
+        return np.where(self._missing_action[self.cache.episode_index[frames]][:, None], mean, actions)
 
     def transition(self, frames: Frames, steps: int) -> tuple[Frames, Tensor, Tensor]:
         """Return the frames ``steps`` later, int64 [B].
@@ -202,22 +209,3 @@ class RoundData:
     def tensor(self, array: NDArray[np.generic]) -> Tensor:
         """On the model's device."""
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-
-
-class _Fill:
-    """Fills the vectors of smaller robots up with the mean over the data, which is 0 once normalized."""
-
-    def __init__(self, cache: FrameCache, statistics: Statistics) -> None:
-        self._state = missing_dimensions([episode.state_dim for episode in cache.episodes], cache.state.shape[1])
-        self._action = missing_dimensions([episode.action_dim for episode in cache.episodes], cache.action.shape[1])
-        self._state_mean = np.asarray(statistics.state.mean, np.float32)
-        self._action_mean = np.asarray(statistics.action.mean, np.float32)
-        self._episode = cache.episode_index
-
-    def states(self, state: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
-        """[B, S]"""
-        return np.where(self._state[self._episode[frames]], self._state_mean, state)
-
-    def actions(self, actions: NDArray[np.float32], frames: Frames) -> NDArray[np.float32]:
-        """[B, H, A]"""
-        return np.where(self._action[self._episode[frames]][:, None], self._action_mean, actions)

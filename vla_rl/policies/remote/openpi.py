@@ -53,18 +53,13 @@ class OpenpiPolicy(RemotePolicy):
             self._is_ours = OURS in metadata
             return RemoteInterface.declared(metadata[OURS], self.url) if self._is_ours else interface
         except InvalidStatus as error:
-            self.close()
             code = error.response.status_code
             hint = "; set VLA_RL_TOKEN to the server's token" if code in (401, 403) else ""
             raise RemoteError(f"{self.url} refuses this client: HTTP status {code}{hint}") from error
         except (OSError, EOFError, WebSocketException, ValueError) as error:
-            self.close()
             raise RemoteError(
                 f"{self.url} cannot be reached: {_reason(error)}; is the server running there?"
             ) from error
-        except BaseException:
-            self.close()
-            raise
 
     @override
     def _answer(
@@ -88,10 +83,10 @@ class OpenpiPolicy(RemotePolicy):
         """
         for attempt in range(2):
             fresh = self._connection is None
-            if fresh and (found := self._open(self.interface)) is not None:
-                self._check_same(found)
-            assert self._connection is not None
             try:
+                if fresh and (found := self._open(self.interface)) is not None:
+                    self._check_same(found)
+                assert self._connection is not None
                 # A server that does not read must not hold this process in `send`.
                 seconds = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
                 self._connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)

@@ -166,7 +166,7 @@ class RemotePolicy(ABC):
 
     @abstractmethod
     def _open(self, interface: RemoteInterface | None) -> RemoteInterface | None:
-        """Connect. Returns the interface that the server declares, else the given one."""
+        """Connect. Returns the interface that the server declares, else the given one. The caller closes on errors."""
 
     @abstractmethod
     def _answer(
@@ -204,7 +204,6 @@ class RemotePolicy(ABC):
     def _check_same(self, found: RemoteInterface) -> None:
         """Refuse another policy behind the same address after a new connection."""
         if differs := spec_difference(found.spec, self.interface.spec, but=("env_id",)):
-            self.close()
             raise RemoteError(
                 f"{self.url} now serves another policy: its {differs.name} is {differs.found}, it was "
                 f"{differs.expected}; start the rollout again"

@@ -183,28 +183,19 @@ class BasePolicy(nn.Module, ABC):
         """By how many steps the state and the actions of a training sample may be ahead of its images."""
         return int(getattr(self.config, "future_state_max", 0))
 
-    def features(
-        self,
-        images: dict[str, Tensor],  # noqa: ARG002
-        state: Tensor,  # noqa: ARG002
-        text: Tensor,  # noqa: ARG002
-    ) -> tuple[Tensor, Tensor]:
+    def features(self, images: dict[str, Tensor], state: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, N, width] and their mask, bool [B, N], which critics read. Arguments as of `draw`.
 
         Raises:
             UserError: if it has none to give.
         """
+        del images, state, text
         raise UserError(
             f"the policy {self.config.kind!r} gives no features to others; set the critic's backbone to 'own' or "
             "'state'"
         )
 
-    def draw_from(
-        self,
-        tokens: Tensor,  # noqa: ARG002
-        mask: Tensor,  # noqa: ARG002
-        noise: Tensor,  # noqa: ARG002
-    ) -> Tensor:
+    def draw_from(self, tokens: Tensor, mask: Tensor, noise: Tensor) -> Tensor:
         """Draw chunks [B, H, A] for observations of which only the features are known: imagined ones.
 
         A policy may integrate in fewer steps than in `draw`.
@@ -214,6 +205,7 @@ class BasePolicy(nn.Module, ABC):
         Raises:
             UserError: if it cannot act from features.
         """
+        del tokens, mask, noise
         raise UserError(f"the policy {self.config.kind!r} cannot act from features alone; it needs observations")
 
 

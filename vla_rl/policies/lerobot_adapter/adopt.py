@@ -17,9 +17,8 @@ from vla_rl.core.normalization import Statistics, VectorStatistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.validation import plain_name
 from vla_rl.policies.lerobot_adapter.folder import IMAGE_PREFIX, STATE
-from vla_rl.policies.lerobot_adapter.model import IMAGENET, LeRobotModel
+from vla_rl.policies.lerobot_adapter.model import IMAGENET, STATISTICS, LeRobotModel
 
-_NEEDED = {"mean": "mean", "std": "std", "low": "min", "high": "max", "q01": "q01", "q99": "q99"}
 _NO_LIMIT = 1e6  # of a normalized input: lerobot has none
 
 
@@ -76,7 +75,7 @@ def adopt(
 
 def _vector(found: Mapping[str, Any], name: str, uses_quantiles: bool) -> VectorStatistics:
     rows = {}
-    for ours, theirs in _NEEDED.items():
+    for ours, theirs in STATISTICS.items():
         if theirs.startswith("q") and f"{name}.{theirs}" not in found and not uses_quantiles:
             theirs = "min" if theirs == "q01" else "max"  # datasets of older versions have no quantiles
         rows[ours] = tuple(map(float, found[f"{name}.{theirs}"]))

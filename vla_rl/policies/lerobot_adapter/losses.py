@@ -23,16 +23,10 @@ class Call(NamedTuple):
     result: Any
 
 
-class StepErrors(NamedTuple):
-    """What a policy's forward says of a batch.
-
-    Attributes:
-        error: [B, H, A], of each action.
-        extra: [B], what a sample's loss has beside the mean of its errors (a divergence); 0 if nothing.
-    """
-
-    error: Tensor
-    extra: Tensor
+StepErrors = tuple[Tensor, Tensor | float]
+"""What a policy's forward says of a batch: the error of each action, [B, H, A], and [B], what a sample's loss has
+beside the mean of its errors (a divergence); 0 if nothing.
+"""
 
 
 def per_sample_loss(policy: Any, batch: dict[str, Any], counted: Tensor) -> tuple[Tensor, dict[str, float]]:
@@ -66,9 +60,9 @@ def _read_act(policy: Any, batch: dict[str, Any]) -> StepErrors:
     actions, (mean, log_variance) = calls[0].result
     error = (batch[ACTION] - actions).abs()
     if log_variance is None:
-        return StepErrors(error, error.new_zeros(len(error)))
+        return error, 0.0
     divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(-1)  # [B]
-    return StepErrors(error, policy.config.kl_weight * divergence)
+    return error, policy.config.kl_weight * divergence
 
 
 def _read_diffusion(policy: Any, batch: dict[str, Any]) -> StepErrors:
@@ -76,15 +70,13 @@ def _read_diffusion(policy: Any, batch: dict[str, Any]) -> StepErrors:
     with recorded(model.unet, "forward") as predictions, recorded(model.noise_scheduler, "add_noise") as noisings:
         policy.forward(batch)
     target = noisings[0].arguments[1] if policy.config.prediction_type == "epsilon" else batch[ACTION]
-    error = (predictions[0].result - target).square()
-    return StepErrors(error, error.new_zeros(len(error)))
+    return (predictions[0].result - target).square(), 0.0
 
 
 def _read_flow(policy: Any, batch: dict[str, Any]) -> StepErrors:
     with recorded(policy.model, "forward") as calls:
         policy.forward(batch)
-    error = calls[0].result[..., : batch[ACTION].shape[-1]]  # the others are filled up
-    return StepErrors(error, error.new_zeros(len(error)))
+    return calls[0].result[..., : batch[ACTION].shape[-1]], 0.0  # the others are filled up
 
 
 _READERS: dict[str, Callable[[Any, dict[str, Any]], StepErrors]] = {

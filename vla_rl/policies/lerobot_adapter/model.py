@@ -35,6 +35,8 @@ from vla_rl.policies.trainable import TrainablePolicy
 # What lerobot takes for pictures if a dataset does not say otherwise.
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "min": (0.0,) * 3, "max": (1.0,) * 3}
 
+STATISTICS = {"mean": "mean", "std": "std", "low": "min", "high": "max", "q01": "q01", "q99": "q99"}
+"""Our name of a statistic -> lerobot's."""
 _DRAW_NOTHING = ("act",)  # their chunks follow from the observation
 
 
@@ -179,16 +181,12 @@ class LeRobotModel(TrainablePolicy):
 
     @torch.no_grad()
     def draw(
-        self,
-        images: dict[str, Tensor],
-        state: Tensor,
-        text: Tensor,
-        noise: Tensor,
-        committed: Tensor | None = None,  # noqa: ARG002  # lerobot trains without
+        self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
     ) -> Tensor:
         """Sample chunks (`TrainablePolicy.draw`). lerobot samples its noise itself. We seed it for one observation
         after the other, so that samples do not depend on each other.
         """
+        del committed  # lerobot trains without
         if len(noise) > 1 and self.policy.name not in _DRAW_NOTHING:
             each = [{name: image[row : row + 1] for name, image in images.items()} for row in range(len(noise))]
             rows = zip(each, state.split(1), text.split(1), noise.split(1), strict=True)
@@ -291,15 +289,8 @@ def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, di
     statistics = statistics.widened()
 
     def vector(part: VectorStatistics) -> dict[str, Tensor]:
-        names = {
-            "mean": part.mean,
-            "std": part.std,
-            "min": part.low,
-            "max": part.high,
-            "q01": part.q01,
-            "q99": part.q99,
-        }
-        return {name: torch.tensor(values, dtype=torch.float32) for name, values in names.items()}
+        names = STATISTICS.items()
+        return {theirs: torch.tensor(getattr(part, ours), dtype=torch.float32) for ours, theirs in names}
 
     pictures = {name: torch.tensor(values)[:, None, None] for name, values in IMAGENET.items()}
     cameras = {IMAGE_PREFIX + camera: dict(pictures) for camera in spec.cameras}

@@ -299,10 +299,8 @@ def _idle(
     if motion is None:
         raise UserError("credit.idle_steps needs the commanded motion of every step; leave it at 0 where there is none")
     still = by_person & (np.asarray(motion) < IDLE_MOTION)
-    changes = (np.diff(still) != 0) | (np.diff(episode) != 0)
-    starts = np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
-    lengths = np.diff(np.append(starts, len(still)))
-    return still & np.repeat(lengths >= config.idle_steps, lengths)
+    _, run, lengths = np.unique(_run_stops(episode, still), return_inverse=True, return_counts=True)
+    return still & (lengths >= config.idle_steps)[run]
 
 
 def _run_stops(episode: Int64Array, *columns: Uint8Array | BoolArray) -> Int64Array:

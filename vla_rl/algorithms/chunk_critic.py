@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vla_rl.algorithms.actor import load_optimizer
+from vla_rl.algorithms.actor import load_optimizer, polyak_update
 from vla_rl.algorithms.chunk_windows import followers, windows
 from vla_rl.algorithms.cloning import Cloning, CloningLearning
 from vla_rl.algorithms.proxy_fit import ProxyFit
@@ -209,9 +209,7 @@ class ChunkCriticLearner(Cloning):
         loss.backward()
         self._optimizer.step()
         if self.config.critic_training.bootstrap_chunks:
-            with torch.no_grad():
-                for slow, fast in zip(self._target.parameters(), self.critic.parameters(), strict=True):
-                    slow.lerp_(fast, _TARGET_RATE)
+            polyak_update(self._target, self.critic, _TARGET_RATE)
         return {"critic_loss": float(loss.detach())}
 
     @torch.no_grad()

@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vla_rl.algorithms.actor import polyak_update
 from vla_rl.algorithms.chunk_windows import followers
 from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
@@ -160,9 +161,7 @@ class ResidualTD(ResidualLearner):
             target = self._targets(slow, chunks, chosen, generator)
             logits = critic(chunks.rows[chosen])
             _step(optimizers[0], F.binary_cross_entropy_with_logits(logits, target.expand_as(logits)))
-            with torch.no_grad():
-                for late, fast in zip(slow.parameters(), critic.parameters(), strict=True):
-                    late.lerp_(fast, _TARGET_RATE)
+            polyak_update(slow, critic, _TARGET_RATE)
             if step >= _CRITIC_FIRST * config.updates and step % _STEPS_PER_ACTOR_STEP == 0:
                 offset = residual(chunks.seen[chosen])
                 value = critic(self._moved(chunks.drawn[chosen], offset)).sigmoid().mean()

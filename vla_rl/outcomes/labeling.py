@@ -6,6 +6,7 @@ outcome. The detector labels what no person has labeled. A newer detector renews
 a person's label. A random share of what it is sure of is asked as well, for an honest estimate of its errors.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,6 @@ class Labeling:
     ) -> None:
         self.store, self.config = store, config or LabelConfig()
         self._answer, self._policy = answer, policy
-        self._features: PolicyFeatures | None = None
         self._tracks: dict[str, Track] = {}
 
     def open_questions(self) -> list[str]:
@@ -144,7 +144,7 @@ class Labeling:
             and outcome_of(headers[name].success, headers[name].origin) is not None
         ]
         try:
-            detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._reader(), seed=0)
+            detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._features, seed=0)
         except TooFewLabels:
             return Labeled()
         open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
@@ -216,14 +216,13 @@ class Labeling:
                 f"{self.config.most_wrong:g}. All successes are questions again. Answer them, then resume"
             )
 
-    def _reader(self) -> PolicyFeatures:
-        if self._features is None:
-            self._features = PolicyFeatures(self._policy)
-        return self._features
+    @functools.cached_property
+    def _features(self) -> PolicyFeatures:
+        return PolicyFeatures(self._policy)
 
     def _track(self, name: str) -> Track:
         if name not in self._tracks:
-            self._tracks[name] = self._reader().track(self.store.read(name))
+            self._tracks[name] = self._features.track(self.store.read(name))
         header = self.store.read_header(name)  # a label may have come since the features were computed
         return Track(self._tracks[name].features, outcome_of(header.success, header.origin))
 

@@ -8,14 +8,15 @@ the action's age into a correction. `corrector_training` trains it. One instance
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import safetensors.numpy
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.config import config_from_dict, config_to_dict
+from vla_rl.core.errors import CheckpointError, ConfigError, UserError
 from vla_rl.core.metadata import CORRECTOR_FOLDER, read_weights, write_weights
 from vla_rl.core.types import Float32Array, Observation, Uint8Array
 
@@ -101,8 +102,7 @@ class ResidualCorrector:
     def save(self, folder: Path) -> None:
         """Write the corrector, weights first, config.json last."""
         content = safetensors.numpy.save({name: np.ascontiguousarray(part) for name, part in self.weights.items()})
-        spec = {field: getattr(self.spec, field) for field in CorrectorSpec.__dataclass_fields__}
-        about = {"format": FORMAT, "format_version": FORMAT_VERSION, "spec": spec}
+        about = {"format": FORMAT, "format_version": FORMAT_VERSION, "spec": config_to_dict(self.spec)}
         write_weights(folder, "corrector", content, about)
 
     @classmethod
@@ -115,8 +115,8 @@ class ResidualCorrector:
             weights = safetensors.numpy.load(content)
             if not all(np.isfinite(part).all() for part in weights.values()):
                 raise ValueError("it holds numbers that are not finite")
-            return cls(_read_spec(about["spec"]), weights)
-        except (KeyError, IndexError, TypeError, ValueError, safetensors.SafetensorError) as error:
+            return cls(config_from_dict(CorrectorSpec, about["spec"]), weights)
+        except (KeyError, IndexError, TypeError, ValueError, ConfigError, safetensors.SafetensorError) as error:
             raise CheckpointError(f"{folder} is damaged ({error!r}); train the corrector anew") from error
 
 
@@ -178,13 +178,3 @@ class _Convolution:
         np.matmul(self._weight, self._columns.reshape(self._weight.shape[1], -1), out=self._output)
         self._output += self._bias
         return np.maximum(self._output, 0.0, out=self._output).reshape(-1, *self.size)
-
-
-def _read_spec(raw: Mapping[str, Any]) -> CorrectorSpec:
-    return CorrectorSpec(
-        tuple(raw["cameras"]),
-        tuple(raw["image_size"]),
-        tuple(raw["strides"]),
-        int(raw["layers"]),
-        int(raw["horizon"]),
-    )

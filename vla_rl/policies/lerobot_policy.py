@@ -119,10 +119,7 @@ class _Guidance:
         target = torch.zeros_like(x_t)
         target[:, :length, :dims] = self.target
 
-        def velocity(actions: Tensor, _time: float) -> Tensor:
-            return original_denoise_step_partial(actions)
-
-        forward = from_noise_time(velocity)
+        forward = from_noise_time(lambda actions, _time: original_denoise_step_partial(actions))
         return -guided_velocity(forward, x_t, 1.0 - time, target, weights, BETA, self.exact_gradient)
 
 

@@ -102,21 +102,16 @@ def _load(config: BackboneConfig, pretrained: bool) -> tuple[Any, Any]:
         raise UserError(
             f"no vision-language model in {folder}: config.json is missing; set policy.backbone.folder to a local copy"
         )
-    dtype = getattr(torch, config.dtype)
+    dtype, local = getattr(torch, config.dtype), {"local_files_only": True, "trust_remote_code": False}
     try:
-        description = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        description = transformers.AutoConfig.from_pretrained(folder, **local)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
         text = description.text_config
         if config.layers:
             text.num_hidden_layers = min(config.layers, text.num_hidden_layers)
         if pretrained:
             model = transformers.AutoModel.from_pretrained(
-                folder,
-                config=description,
-                dtype=dtype,
-                local_files_only=True,
-                use_safetensors=True,
-                trust_remote_code=False,
+                folder, config=description, dtype=dtype, use_safetensors=True, **local
             )
         else:
             model = transformers.AutoModel.from_config(description).to(dtype)

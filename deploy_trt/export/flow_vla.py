@@ -16,6 +16,7 @@ from deploy_trt.export.graph import ExportedGraph, GraphSpec
 from vla_rl.core.errors import UserError
 from vla_rl.policies.base import Indicator, flat_features
 from vla_rl.policies.flow_vla import FlowVLA
+from vla_rl.policies.flow_vla.expert import Prefix
 
 Precision = Literal["fp32", "fp16", "bf16"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -36,12 +37,13 @@ class PrefixGraph(nn.Module):
         images = {camera: image.to(self.dtype) for camera, image in zip(cameras, inputs[: len(cameras)], strict=True)}
         state, text, *indicator = inputs[len(cameras) :]
         tokens, mask = policy.tokens_of(images, state.to(self.dtype), text, indicator[0] if indicator else None)
-        keys, values, modulation = policy.expert.read_prefix(tokens, mask)
+        prefix = policy.expert.read_prefix(tokens, mask)
         shown = []
         if self.shows_features:
             seen = policy.tokens_of(images, state.to(self.dtype), text, None) if indicator else (tokens, mask)
             shown = [flat_features(*seen).float()]
-        return (*keys, *values, modulation, *([mask] if _masked(policy) else []), *shown)
+        masks = [mask] if _masked(policy) else []
+        return (*prefix.keys, *prefix.values, prefix.modulation, *masks, *shown)
 
 
 class TimeGraph(nn.Module):
@@ -76,7 +78,7 @@ class StepGraph(nn.Module):
         # Without a backbone every token is there always: a constant, which the optimizer removes.
         mask = prefix[-1] if _masked(self.policy) else torch.ones(1, self.tokens, dtype=torch.bool)
         noisy, of_time = actions.to(modulation.dtype), time_modulation.to(modulation.dtype)
-        velocity = expert.denoise(noisy, of_time, step_size > 0, keys, values, modulation, mask).float()
+        velocity = expert.denoise(noisy, of_time, step_size > 0, Prefix(keys, values, modulation, mask)).float()
         return velocity, actions + step_size[..., None] * velocity
 
 

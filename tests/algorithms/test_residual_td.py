@@ -100,7 +100,7 @@ def test_the_residual_moves_the_only_sample_whole(make_cache) -> None:
     algorithm = learner(make_cache(MIXED))
     algorithm.update(0)
     with torch.no_grad():
-        algorithm.residual._last.bias.fill_(0.2)
+        algorithm.residual.net[-1].bias.fill_(0.2)
     selector, model = algorithm.selector(), algorithm.model.eval()
     assert selector.residual is algorithm.residual
     assert (selector.critic, selector.config.num_samples) == (algorithm.critic, 1), "a deployment needs the critic"

@@ -39,7 +39,6 @@ from vla_rl.policies.proxy import ProxiedPolicy
 from vla_rl.policies.residual import Residual
 
 logger = logging.getLogger(__name__)
-_LEAST_SCALE = 1e-2  # added to the standard deviation of each input
 _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 0.03  # of AdamW
 _INPUT_NOISE = 0.03  # standard deviation, on normalized inputs
 _TARGET_RATE = 0.02  # Polyak rate. A round's critic is new and learns for some hundred steps: .005 would lag behind
@@ -233,8 +232,7 @@ class ChunkCriticLearner(Cloning):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, "critic weights", self._round))
             self._make_critic()
-        self.critic.mean.copy_(self._inputs.mean(0))
-        self.critic.scale.copy_(self._inputs.std(0, correction=0) + _LEAST_SCALE)
+        self.critic.fit_inputs(self._inputs)
         self._target.load_state_dict(self.critic.state_dict())
 
     def _read_windows(self) -> None:

@@ -45,8 +45,7 @@ _TARGET_RATE = 0.01  # Polyak rate of Q'
 _TARGET_STD = 0.1  # of the noise on mu in the target, cut at two of them, as in TD3 (arXiv 1802.09477)
 _STEPS_PER_ACTOR_STEP = 2
 _CRITIC_FIRST = 0.125  # share of the updates before the first one of mu
-_LEAST_SCALE = 1e-2  # added to the standard deviation of each input of Q
-_LEAST_VARIED = 0.1  # least scale of a deviation among them, in normalized action units
+_LEAST_VARIED = 0.1  # least scale of a deviation among the inputs of Q, in normalized action units
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,7 @@ class ResidualTD(ResidualLearner):
 
     def _new_q(self, rows: Tensor) -> ChunkCritic:
         critic = ChunkCritic(self.model, self.config.critic).to(rows.device)
-        critic.mean.copy_(rows.mean(0))
-        critic.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
+        critic.fit_inputs(rows)
         critic.scale[-2 * self.model.spec.action_dim :].clamp_(min=_LEAST_VARIED)
         return critic
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
-from vla_rl.policies.layers import EnsembleHead, scaled
+from vla_rl.policies.layers import EnsembleHead, ScaledInputs, scaled
 
-_LEAST_SCALE = 1e-2
 _HIDDEN = (256, 256)  # widths of the hidden layers, each with a LayerNorm
 _LOOK_EVERY = 25  # gradient steps between two looks at the parts that were left out
 _BATCH_SIZE = 256
@@ -36,22 +35,22 @@ class OutcomeValueConfig:
         check_ranges(self, "value", steps=">= 1")
 
 
-class OutcomeValue(nn.Module):
+class OutcomeValue(ScaledInputs):
     """P(success | features, tick), by K networks. The states that it will learn from, [N, I], give the scales."""
 
     def __init__(self, rows: Tensor, folds: int) -> None:
-        super().__init__()
-        self._mean, self._scale = rows.mean(0), rows.std(0, correction=0) + _LEAST_SCALE
+        super().__init__(rows.shape[1])
+        self.fit_inputs(rows)
         self.head = EnsembleHead(folds, rows.shape[1], _HIDDEN, 1, normalized=True)
 
     def logits(self, rows: Tensor, noise: Tensor | float = 0.0) -> Tensor:
         """[K, B] of rows [B, I]; ``noise`` is added to the normalized rows."""
-        return self.head(scaled(rows, self._mean, self._scale) + noise)[..., 0]
+        return self.head(scaled(rows, self.mean, self.scale) + noise)[..., 0]
 
     @torch.no_grad()
     def forward(self, rows: Tensor, fold: Tensor) -> Tensor:
         """Return the chance [B] at rows [B, I], by the networks that have not learned from these folds, int64 [B]."""
-        return self.head.of_member(scaled(rows, self._mean, self._scale), fold)[:, 0].sigmoid()
+        return self.head.of_member(scaled(rows, self.mean, self.scale), fold)[:, 0].sigmoid()
 
     @torch.no_grad()
     def lowest(self, rows: Tensor) -> Tensor:

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import BasePolicy, Inputs, example_row, flat_features
-from vla_rl.policies.layers import EnsembleHead, Normalizer, scaled
+from vla_rl.policies.layers import EnsembleHead, Normalizer, ScaledInputs, scaled
 from vla_rl.policies.residual import Residual
 
 # Least scale of a deviation in the out-of-distribution penalty, in normalized action units. A gripper that has always
@@ -72,32 +72,24 @@ class ChunkCriticConfig:
         check_ranges(self, "critic", chunk_ticks=">= 2", members=">= 1", hidden=">= 1")
 
 
-class ChunkCritic(nn.Module):
+class ChunkCritic(ScaledInputs):
     """M members Q_m(z, t, a_1:C): the logit of the (discounted) probability that the episode succeeds.
 
     Args:
         model: the policy whose features and statistics it reads; its weights are no part of the critic.
         config: see `ChunkCriticConfig`.
-
-    Attributes:
-        mean, scale: Of the input rows, [I]; the trainer sets them.
     """
 
-    mean: Tensor
-    scale: Tensor
-
     def __init__(self, model: BasePolicy, config: ChunkCriticConfig) -> None:
-        super().__init__()
         if config.chunk_ticks > model.horizon:
             raise ConfigError(
                 f"critic.chunk_ticks is {config.chunk_ticks}, the policy's chunks have {model.horizon} actions; set "
                 f"learning.critic.chunk_ticks to {model.horizon} or less"
             )
+        inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
+        super().__init__(inputs)
         self.config = config
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
-        inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
-        self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("scale", torch.ones(inputs))
         self.head = EnsembleHead(config.members, inputs, config.hidden, 1, normalized=True)
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor, usual: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ decide which weights are kept, so that a head with nothing to add adds nothing.
 """
 
 import copy
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from vla_rl.policies.base import Indicator, random_shift
 from vla_rl.policies.corrector import CorrectorSpec, ResidualCorrector, age_features
 from vla_rl.policies.encoders import CameraEncoder
 from vla_rl.policies.flow_vla.model import FlowVLA, need_flow_vla
-from vla_rl.policies.layers import Normalizer
+from vla_rl.policies.layers import Normalizer, zero_network
 from vla_rl.policies.trainable import TrainablePolicy
 
 _FRAMES_AT_ONCE = 256
@@ -83,7 +82,8 @@ def train_corrector(
         samples = [_samples_of(model, episode, config, generator) for episode in episodes]
         held = max(1, round(config.held_out * len(episodes)))
         training, validation = _join(samples[held:]), _join(samples[:held])
-        head = _make_head(config, training[0].shape[1], model.spec.action_dim)
+        widths = [training[0].shape[1], *[config.width] * (config.layers - 1)]
+        head = zero_network(widths, model.spec.action_dim)
         fit = _fit(head, training, validation, config, generator)
     return exported(model, head), fit
 
@@ -158,16 +158,6 @@ def _encoder(model: FlowVLA, camera: int) -> CameraEncoder:
     encoder = model.vision.encoders[camera]
     assert isinstance(encoder, CameraEncoder)
     return encoder
-
-
-def _make_head(config: CorrectorConfig, inputs: int, outputs: int) -> nn.Sequential:
-    """Return the layers. The last one starts at zero: before training nothing is corrected."""
-    sizes = [inputs, *[config.width] * (config.layers - 1)]
-    hidden = [part for pair in itertools.pairwise(sizes) for part in (nn.Linear(*pair), nn.ReLU())]
-    last = nn.Linear(sizes[-1], outputs)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(*hidden, last)
 
 
 def _fit(

@@ -122,12 +122,8 @@ class VisionEncoder(nn.Module):
         super().__init__()
         self.cameras = cameras
         self.encoders = nn.ModuleList(CameraEncoder(config, image_size, width) for _ in cameras)
-        self.tokens_per_camera = int(config.keypoints > 0) + config.patches**2
+        self.token_count = len(cameras) * (int(config.keypoints > 0) + config.patches**2)
         self.camera_embedding = nn.Parameter(0.02 * torch.randn(len(cameras), 1, width))
-
-    @property
-    def token_count(self) -> int:
-        return len(self.cameras) * self.tokens_per_camera
 
     def forward(self, images: dict[str, Tensor]) -> Tensor:
         """Args: images: camera -> uint8 [B, H, W, 3], or float of the same shape in [0, 255]."""

@@ -1,5 +1,6 @@
 """Small networks and scales on top of features: what policies, critics, residuals and short-range dynamics share."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -9,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vla_rl.core.normalization import INPUT_LIMIT, LITTLE, VectorStatistics
+
+_LEAST_SCALE = 1e-2  # added to the standard deviation of each input
 
 
 class Normalizer(nn.Module):
@@ -61,6 +64,36 @@ def scaled(rows: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     varied in the data does not drown the others when it moves.
     """
     return ((rows - mean) / scale).clamp(-INPUT_LIMIT, INPUT_LIMIT)
+
+
+class ScaledInputs(nn.Module):
+    """A network that reads rows [..., I] as `scaled` gives them.
+
+    Attributes:
+        mean, scale: Of the input rows, [I]; the trainer sets them.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("scale", torch.ones(inputs))
+
+    def fit_inputs(self, rows: Tensor) -> None:
+        """Take the scale of the inputs from rows [K, I]; only before anything has been learned."""
+        self.mean.copy_(rows.mean(0))
+        self.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
+
+
+def zero_network(widths: Sequence[int], outputs: int) -> nn.Sequential:
+    """Return linear layers with rectifiers, from ``widths[0]`` inputs. Until it is trained, its outputs are zero."""
+    hidden = [part for pair in itertools.pairwise(widths) for part in (nn.Linear(*pair), nn.ReLU())]
+    last = nn.Linear(widths[-1], outputs)
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return nn.Sequential(*hidden, last)
 
 
 class EnsembleLinear(nn.Module):

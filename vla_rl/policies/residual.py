@@ -10,13 +10,11 @@ before it is trained.
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import BasePolicy, example_row
-from vla_rl.policies.layers import Normalizer, scaled
-
-_LEAST_SCALE = 1e-2
+from vla_rl.policies.layers import Normalizer, ScaledInputs, scaled, zero_network
 
 
 @dataclass(frozen=True)
@@ -30,53 +28,31 @@ class ResidualConfig:
         check_ranges(self, "residual", bound="> 0", hidden=">= 1")
 
 
-class Residual(nn.Module):
+class Residual(ScaledInputs):
     """mu, the offset of a chunk. It is deterministic; the trainer adds noise.
 
     It reads features and statistics of the policy, whose weights are no part of it.
 
     Attributes:
-        mean, scale: Of the input rows, [I]; the trainer sets them.
         moved: [A], 1 in the dimensions that are moved, 0 in discrete ones and in those that never change.
     """
 
-    mean: Tensor
-    scale: Tensor
     moved: Tensor
 
     def __init__(self, model: BasePolicy, config: ResidualConfig | None = None) -> None:
-        super().__init__()
+        inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
+        super().__init__(inputs)
         self.config = config = config or ResidualConfig()
         self.action_normalizer = Normalizer(model.statistics.action, model.statistics.discrete_dims)
         moved = (self.action_normalizer.scale > 0).float()
         moved[list(model.statistics.discrete_dims)] = 0
         self.register_buffer("moved", moved, persistent=False)
-        inputs = len(example_row(model)) + 1 + 2 * model.spec.action_dim
-        self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("scale", torch.ones(inputs))
-        widths = (inputs, *config.hidden)
-        layers: list[nn.Module] = []
-        for width, following in zip(widths, config.hidden, strict=False):
-            layers += [nn.Linear(width, following), nn.ReLU()]
-        self.net = nn.Sequential(*layers, nn.Linear(widths[-1], model.spec.action_dim))
-        nn.init.zeros_(self._last.weight)
-        nn.init.zeros_(self._last.bias)
+        self.net = zero_network((inputs, *config.hidden), model.spec.action_dim)
 
     @property
     def corrects(self) -> bool:
         """Whether it has been trained: before, it is zero whatever the scale of its inputs."""
-        return bool(self._last.weight.any() or self._last.bias.any())
-
-    @property
-    def _last(self) -> nn.Linear:
-        last = self.net[-1]
-        assert isinstance(last, nn.Linear)
-        return last
-
-    def fit_inputs(self, rows: Tensor) -> None:
-        """Take the scale of the inputs from rows [K, I]; only before anything has been learned."""
-        self.mean.copy_(rows.mean(0))
-        self.scale.copy_(rows.std(0, correction=0) + _LEAST_SCALE)
+        return any(bool(weights.any()) for weights in self.net[-1].parameters())
 
     def rows(self, features: Tensor, tick: Tensor, chunk: Tensor) -> Tensor:
         """Return the input rows [..., I] of chunks, raw.

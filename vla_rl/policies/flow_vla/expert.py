@@ -3,6 +3,7 @@ computed once.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,28 @@ from vla_rl.policies.flow_vla.config import ExpertConfig
 TIME_FEATURES = 32
 NOISY_SHIFT = 10  # added to the rotary position of actions that are not committed (Xiaomi-Robotics-0, 2602.12684)
 MODULATIONS = 4  # scale and shift before attention, scale and shift before the feed-forward part
+
+
+class Prefix(NamedTuple):
+    """What the expert reads of an observation, computed once for all Euler steps of its chunks. A flat structure of
+    tensors, exportable.
+
+    Attributes:
+        keys, values: One [B, heads, N, size] per expert layer.
+        modulation: [B, layers, MODULATIONS x width].
+        mask: bool [B, N], True where there is a token.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    modulation: Tensor
+    mask: Tensor
+
+    def repeat(self, times: int) -> "Prefix":
+        """Each observation ``times`` times in a row, for several draws per observation."""
+        keys = [key.repeat_interleave(times, 0) for key in self.keys]
+        values = [value.repeat_interleave(times, 0) for value in self.values]
+        return Prefix(keys, values, self.modulation.repeat_interleave(times, 0), self.mask.repeat_interleave(times, 0))
 
 
 def time_features(time: Tensor) -> Tensor:
@@ -119,39 +142,15 @@ class ActionExpert(nn.Module):
         nn.init.zeros_(self.action_out.weight)
         nn.init.zeros_(self.action_out.bias)
 
-    def read_prefix(self, tokens: Tensor, mask: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Everything that the layers need of tokens [B, N, width] and their mask bool [B, N], once per observation.
-
-        Returns:
-            Keys and values, one [B, heads, N, size] per layer, and modulations [B, layers, MODULATIONS x width].
-        """
+    def read_prefix(self, tokens: Tensor, mask: Tensor) -> Prefix:
+        """Everything that the layers need of tokens [B, N, width] and their mask bool [B, N], once per observation."""
         parts = self.prefix_key_value(tokens).chunk(2 * len(self.layers), -1)
         keys = [split_heads(part, self.heads) for part in parts[0::2]]
         values = [split_heads(part, self.heads) for part in parts[1::2]]
         present = mask[..., None].to(tokens.dtype)
         pooled = (tokens * present).sum(1) / present.sum(1)
         modulation = self.prefix_modulation(F.silu(self.prefix_pool(pooled))).unflatten(-1, (len(self.layers), -1))
-        return keys, values, modulation
-
-    def forward(
-        self,
-        noisy: Tensor,
-        time: Tensor,
-        keys: list[Tensor],
-        values: list[Tensor],
-        modulation: Tensor,
-        mask: Tensor,
-        hidden: Tensor | None = None,
-    ) -> Tensor:
-        """Velocity [B, H, A].
-
-        Args:
-            noisy: [B, H, A].
-            time: flow times [B, H], or [1, H] for the same of all; 1 marks a committed action.
-            keys, values, modulation, mask: as `read_prefix` returns them.
-            hidden: bool [B, H], committed actions that those that are not must not look at.
-        """
-        return self.denoise(noisy, self.modulate(time), time < 1, keys, values, modulation, mask, hidden)
+        return Prefix(keys, values, modulation, mask)
 
     def modulate(self, time: Tensor) -> Tensor:
         """Return what the layers need of the flow times alone, [B, H] -> [MODULATIONS, B, T, width]."""
@@ -160,17 +159,18 @@ class ActionExpert(nn.Module):
         return of_time.unflatten(-1, (MODULATIONS, -1)).movedim(2, 0)
 
     def denoise(
-        self,
-        noisy: Tensor,
-        of_time: Tensor,
-        undecided: Tensor,
-        keys: list[Tensor],
-        values: list[Tensor],
-        modulation: Tensor,
-        mask: Tensor,
-        hidden: Tensor | None = None,
+        self, noisy: Tensor, of_time: Tensor, undecided: Tensor, prefix: Prefix, hidden: Tensor | None = None
     ) -> Tensor:
-        """`forward` with the flow times as `modulate` returns them; ``undecided``: bool [B, H], not committed."""
+        """Velocity [B, H, A].
+
+        Args:
+            noisy: [B, H, A].
+            of_time: What `modulate` returns for the flow times.
+            undecided: bool [B, H], or [1, H] for the same of all, actions that are not committed.
+            prefix: What `read_prefix` returns.
+            hidden: bool [B, H], committed actions that those that are not must not look at.
+        """
+        keys, values, modulation, mask = prefix
         undecided = undecided[:, :: self.group]  # [B, T]
         x = self.action_in(noisy.unflatten(1, (self.tokens, self.group)).flatten(2))  # [B, T, width]
         angle = None

@@ -23,9 +23,8 @@ from vla_rl.core.protocols import Policy
 from vla_rl.policies.base import Indicator, PolicyBatch
 from vla_rl.policies.encoders import VOCABULARY, FiLM, TextEncoder, VisionEncoder
 from vla_rl.policies.flow_vla.config import FlowVLAConfig, preset
-from vla_rl.policies.flow_vla.expert import ActionExpert
+from vla_rl.policies.flow_vla.expert import ActionExpert, Prefix
 from vla_rl.policies.flow_vla.flow import difficulty_weights, draw_flow
-from vla_rl.policies.flow_vla.prefix import Prefix
 from vla_rl.policies.layers import Normalizer
 from vla_rl.policies.trainable import HasSpec, Summarized, TrainablePolicy, summary_for
 
@@ -155,7 +154,7 @@ class FlowVLA(TrainablePolicy):
 
     def prefix_of(self, tokens: Tensor, mask: Tensor) -> Prefix:
         """The prefix of what `features` gave."""
-        return Prefix(*self.expert.read_prefix(tokens, mask), mask)
+        return self.expert.read_prefix(tokens, mask)
 
     def acting_prefixes(self, tokens: Tensor, mask: Tensor) -> tuple[Prefix, Prefix | None]:
         """What `sample` takes to act well: the prefix that asks for good actions, and the one without an indicator if
@@ -171,9 +170,9 @@ class FlowVLA(TrainablePolicy):
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
         """Return the step graph's d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A], normalized units. Flow
-        times are [B, H], or [1, H] if all rows share them.
+        times are [B, H], or [1, H] if all rows share them; 1 marks a committed action.
         """
-        return self.expert(noisy, time, prefix.keys, prefix.values, prefix.modulation, prefix.mask, hidden)
+        return self.expert.denoise(noisy, self.expert.modulate(time), time < 1, prefix, hidden)
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow-matching loss of each sample, unweighted, and logs.

@@ -151,15 +151,12 @@ class ProxyFit:
         if not len(held):
             return
         model, planned = self._model.eval(), []
-        normalize, target = (
-            model.net.action_normalizer.normalize,
-            self._targets[torch.from_numpy(held), :, : self._ticks],
-        )
+        normalize, target = model.net.action_normalizer.normalize, self._targets[torch.from_numpy(held)]
         for part in np.array_split(held, max(1, len(held) // _AT_ONCE)):
             tokens = model.features(*self._data.inputs(self._frames[part]))
             noise = torch.zeros(len(part), model.horizon, model.spec.action_dim, device=self._data.device)
             planned.append(model.draw_from(*tokens, noise)[:, : self._ticks])
-        base = normalize(target.to(self._data.device))
+        base = normalize(target[:, :, : self._ticks].to(self._data.device))
         variance = base[:, 0].var(0, correction=0).mean().clamp(min=1e-9)
         self.unexplained = float((normalize(torch.cat(planned)) - base[:, 0]).square().mean() / variance)
         self.spread = float((base[:, -1] - base[:, 0]).square().mean() / variance)
@@ -203,10 +200,9 @@ class ProxyFit:
         if limit is None:
             return np.flatnonzero(~known)
         newest = max(episode.policy_version for episode in cache.episodes)
-        is_new = np.array([episode.policy_version == newest for episode in cache.episodes])[cache.episode_index]
-        chosen = (
-            np.flatnonzero(is_new)[:: max(1, -(-int(is_new.sum()) // max(limit, 1)))] if limit else np.array([], int)
-        )
+        is_new = np.array([episode.policy_version == newest for episode in cache.episodes])
+        new = np.flatnonzero(is_new[cache.episode_index])
+        chosen = new[:: max(1, -(-len(new) // max(limit, 1)))][:limit]
         return chosen[~known[chosen]]
 
     def _plan(self, frames: Frames) -> None:

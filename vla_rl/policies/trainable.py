@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vla_rl.core.capabilities import of_training
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import ConfigError, UserError, one_line
 from vla_rl.core.flow_sampling import hash_words
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
@@ -99,9 +99,7 @@ class TrainablePolicy(BasePolicy):
             with torch.device("meta"):
                 return cls.build(config, spec, blank, pretrained=False).to("meta")
         except (RuntimeError, ValueError, TypeError) as error:
-            raise ConfigError(
-                f"no policy can be built from the section 'policy': {' '.join(str(error).split())}"
-            ) from error
+            raise ConfigError(f"no policy can be built from the section 'policy': {one_line(error)}") from error
 
     @classmethod
     def provides(cls, config: Any, spec: PolicySpec) -> frozenset[str]:  # noqa: ARG003

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, one_line
 from vla_rl.core.flow_sampling import PADDING
 from vla_rl.policies.flow_vla.config import BackboneConfig
 
@@ -116,8 +116,7 @@ def _load(config: BackboneConfig, pretrained: bool) -> tuple[Any, Any]:
         else:
             model = transformers.AutoModel.from_config(description).to(dtype)
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"cannot read the vision-language model in {folder}: {reason}") from error
+        raise UserError(f"cannot read the vision-language model in {folder}: {one_line(error)}") from error
     missing = [part for part in PARTS if not hasattr(model, part)]
     if missing:
         raise UserError(

@@ -1,10 +1,10 @@
 """Configuration of the built-in VLA: its architecture and the options of its training."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import CONFIGS
 from vla_rl.core.errors import ConfigError, UserError, did_you_mean
 from vla_rl.core.validation import check_ranges
 from vla_rl.policies.base import PolicyConfig
@@ -139,10 +139,7 @@ def preset(name: str) -> FlowVLAConfig:
         >>> preset("cpu").horizon
         16
     """
-    folder = Path(__file__).resolve().parents[2] / "configs" / "policy"
-    if not folder.exists():  # a source checkout; wheels carry the folder inside the package
-        folder = folder.parents[2] / "configs" / "policy"
-    files = {file.stem: file for file in folder.glob("*.yaml")}
+    files = {file.stem: file for file in (CONFIGS / "policy").glob("*.yaml")}
     if name not in files:
         raise UserError(f"unknown policy preset {name!r}.{did_you_mean(name, files)}")
     return load_config(FlowVLAConfig, files[name])

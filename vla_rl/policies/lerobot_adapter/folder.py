@@ -160,9 +160,9 @@ def explained(folder: Path) -> Iterator[None]:
 
 def hub_sentence(error: Exception) -> str:
     """What to do when a part of a policy would have to be fetched."""
-    reason = " ".join(str(error).split())[:200]
     return (
-        f"the policy needs a part that is not on this machine, and nothing is fetched from a hub ({reason}). "
+        "the policy needs a part that is not on this machine, and nothing is fetched from a hub "
+        f"({one_line(error, 200)}). "
         "Name a local folder in its config.json, or put the part into the Hugging Face cache of this machine"
     )
 

@@ -58,7 +58,7 @@ class OpenpiPolicy(RemotePolicy):
             raise RemoteError(f"{self.url} refuses this client: HTTP status {code}{hint}") from error
         except (OSError, EOFError, WebSocketException, ValueError) as error:
             raise RemoteError(
-                f"{self.url} cannot be reached: {_reason(error)}; is the server running there?"
+                f"{self.url} cannot be reached: {one_line(error)}; is the server running there?"
             ) from error
 
     @override
@@ -98,7 +98,7 @@ class OpenpiPolicy(RemotePolicy):
             except (OSError, EOFError, WebSocketException) as error:
                 self.close()
                 if fresh or attempt:  # an older connection may have ended while nothing was asked
-                    raise RemoteError(f"{self.url} broke off: {_reason(error)}") from error
+                    raise RemoteError(f"{self.url} broke off: {one_line(error)}") from error
             except BaseException:
                 self.close()
                 raise
@@ -109,7 +109,3 @@ class OpenpiPolicy(RemotePolicy):
             last = frame.strip().rpartition("\n")[2]  # openpi sends a traceback
             raise RemoteError(f"{self.url} says: {one_line(ValueError(last))}")
         return frame
-
-
-def _reason(error: Exception) -> str:
-    return one_line(error) if str(error) else type(error).__name__

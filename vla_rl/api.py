@@ -381,7 +381,7 @@ def _acting_config(policy: AnyPolicy, task: TaskConfig, changes: Mapping[str, An
     path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)
     folders = [] if path is None else [path, path.parent.parent]
     file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
-    run = read_yaml(file) if file else {}
+    run: Mapping[str, Any] = read_yaml(file) if file else {}
     acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}
     base = {**read_yaml(config_file("alone")), **acting, "task": config_to_dict(task), "workers": 0}
     return load_config(RunConfig, None, override_items(changes), base)

@@ -162,7 +162,7 @@ class SimulatorWorker:
             if world is not None:
                 world.note(job.task, job.episode_id, episode.success)
             if (doubt := simulator.robot.judge.doubt) and simulator.env_id not in self._doubted:
-                self._doubted.add(simulator.env_id)  # said once of an environment
+                self._doubted.add(simulator.env_id)  # once for each environment
                 logger.warning("%s %s", simulator.env_id, doubt)
             if operator is not None:
                 column = np.ones(len(episode), np.uint8)

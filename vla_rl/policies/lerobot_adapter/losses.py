@@ -24,9 +24,7 @@ class Call(NamedTuple):
 
 
 StepErrors = tuple[Tensor, Tensor | float]
-"""What a policy's forward says of a batch: the error of each action, [B, H, A], and [B], what a sample's loss has
-beside the mean of its errors (a divergence); 0 if nothing.
-"""
+"""The error of each action, [B, H, A], and what the loss of each sample has beside it, [B]: a divergence, or 0."""
 
 
 def per_sample_loss(policy: Any, batch: dict[str, Any], counted: Tensor) -> tuple[Tensor, dict[str, float]]:

@@ -26,7 +26,7 @@ from vla_rl.data.run_folder import RunFolder
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
 from vla_rl.training.config import RunConfig
-from vla_rl.training.evaluation import evaluate_parts
+from vla_rl.training.evaluation import evaluate_parts, evaluation_entry
 from vla_rl.training.plan import evaluation_seed
 from vla_rl.training.practice import create_run
 
@@ -189,6 +189,22 @@ def test_episodes_whose_actions_are_not_finite_are_counted(place: SimpleNamespac
     assert some.not_finite == (3, 4)
     assert "not finite in 2 episodes" in some._repr_html_()
     assert not vla.evaluate(Seeing(looks=False), place.env, seeds=[3]).not_finite
+
+
+def test_the_evaluations_of_a_run_count_actions_that_are_not_finite(place: SimpleNamespace) -> None:
+    store = vla.evaluate(Broken((4,)), place.env, seeds=[3, 4]).store
+    assert store is not None
+    episodes = {header.seed: header for header in map(store.read_header, store.ids())}
+    entry = evaluation_entry(store, [*episodes.values()])
+    assert entry["not_finite"] == [f"{episodes[4].env_id} 4"]
+    with pytest.raises(UserError, match="every action of the policy is NaN or infinite, in 1 of 1 episodes"):
+        evaluation_entry(store, [episodes[4]])
+
+    shutil.copytree(place.results[0].policy.parents[1], "broken")
+    with RunFolder.open(Path("broken"), RunConfig)[0] as folder:
+        folder.write_summary({"evaluations": [{"round": 0, **entry}]})
+    found = vla.open_run("broken").results[0].evaluation
+    assert str(found).endswith("1/2 = 50 % [9, 91], actions that are not finite in 1 episode")
 
 
 def test_a_policy_without_a_finite_action_is_no_score_of_0(place: SimpleNamespace) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from vla_rl.acting.attempt import check_finite, share_not_finite
+from vla_rl.acting.attempt import check_finite
 from vla_rl.acting.env import AnyEnv, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, on_disk, opened
 from vla_rl.acting.task_config import TaskConfig
@@ -328,7 +328,7 @@ def _evaluation(
 
     The policy acts with the changed config; other arguments as of `evaluate`.
     """
-    from vla_rl.training.evaluation import evaluation_jobs, run_missing
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing, shares_not_finite
     from vla_rl.training.practice import make_pool
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
@@ -362,9 +362,7 @@ def _evaluation(
 
             def play(count: int) -> Outcomes:
                 headers.extend(run_missing(pool, jobs[len(headers) : count], "evaluate"))
-                for each in headers[len(shares) :]:
-                    columns = store.recorded_columns(each.episode_id, "extras/chunk_id", "extras/gate_reasons")
-                    shares.append(share_not_finite(*columns))
+                shares.extend(shares_not_finite(store, headers[len(shares) :]))
                 check_finite(shares)
                 rows = ((each.seed, each.success is True, each.length, each.env_id) for each in headers)
                 starts, success, lengths, tasks = zip(*rows, strict=True)

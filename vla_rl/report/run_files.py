@@ -38,6 +38,7 @@ class Evaluation:
         control: Name of the control that this policy belongs to; None for the policies of the run itself.
         tasks: (successes, episodes) of each task, if the policy has several.
         outcomes: Environment and seed -> whether the policy succeeded; empty if the summary does not have them.
+        not_finite: Environment and seed of the episodes with actions that are not finite.
     """
 
     round: int
@@ -50,6 +51,7 @@ class Evaluation:
     control: str | None
     tasks: dict[str, tuple[int, int]]
     outcomes: dict[str, bool]
+    not_finite: tuple[str, ...] = ()
 
     @classmethod
     def from_summary(cls, entry: dict[str, Any]) -> Self:
@@ -69,6 +71,7 @@ class Evaluation:
                 for task, own in dict(entry.get("tasks") or {}).items()
             },
             outcomes={str(seed): bool(success) for seed, success in dict(entry.get("outcomes") or {}).items()},
+            not_finite=tuple(str(seed) for seed in entry.get("not_finite") or ()),
         )
         if evaluation.episodes < 1:
             raise ValueError("an evaluation without episodes")

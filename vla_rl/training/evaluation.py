@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from deploy_trt.runtime.probe import BackendName
+from vla_rl.acting.attempt import check_finite, share_not_finite
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.task import env_creator
 from vla_rl.core.cache_keys import cache_key, code_digest, package_versions
@@ -32,6 +34,7 @@ from vla_rl.training.practice import make_pool
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
 
+logger = logging.getLogger(__name__)
 _LIBRARIES = ("torch", "numpy", "mujoco", "gymnasium", "lerobot", "transformers")
 
 
@@ -124,7 +127,12 @@ def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str,
             jobs = evaluation_jobs(config, path, folder.evaluation, config.budget.evaluation_episodes)
             every = config.budget.evaluation_pictures == "every"
             headers = run_missing(pool, [replace(job, pictures=every) for job in jobs], name)
-            entries[name] = {"round": number, "label": name, "control": name, **evaluation_entry(headers)}
+            entries[name] = {
+                "round": number,
+                "label": name,
+                "control": name,
+                **evaluation_entry(EpisodeStore(folder.evaluation), headers),
+            }
         summary = folder.read_summary()
         kept = [
             entry
@@ -135,15 +143,35 @@ def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str,
     return entries
 
 
-def evaluation_entry(episodes: Sequence[EpisodeHeader]) -> dict[str, Any]:
-    """Return what a run's summary holds of the outcomes of evaluation episodes."""
+def shares_not_finite(store: EpisodeStore, episodes: Sequence[EpisodeHeader]) -> list[float]:
+    """Return the share of the planned actions of each episode that are not finite."""
+    columns = ("extras/chunk_id", "extras/gate_reasons")
+    return [share_not_finite(*store.recorded_columns(episode.episode_id, *columns)) for episode in episodes]
+
+
+def evaluation_entry(store: EpisodeStore, episodes: Sequence[EpisodeHeader]) -> dict[str, Any]:
+    """Return what a run's summary holds of the outcomes of evaluation episodes.
+
+    Raises:
+        UserError: If no action of any episode was finite.
+    """
+    shares = shares_not_finite(store, episodes)
+    check_finite(shares)
+    wrong = [_start(episode) for episode, share in zip(episodes, shares, strict=True) if share]
+    if wrong:
+        logger.warning("actions that are not finite in %d of %d episodes", len(wrong), len(episodes))
     lengths = [episode.length for episode in episodes if episode.success]
     return {
         "successes": len(lengths),
         "episodes": len(episodes),
         "mean_success_length": sum(lengths) / len(lengths) if lengths else None,
-        "outcomes": {f"{episode.env_id} {episode.seed}": episode.success is True for episode in episodes},
+        "outcomes": {_start(episode): episode.success is True for episode in episodes},
+        "not_finite": wrong,
     }
+
+
+def _start(episode: EpisodeHeader) -> str:
+    return f"{episode.env_id} {episode.seed}"
 
 
 def compare_with_torch(

@@ -318,7 +318,7 @@ class PracticeRun(LearningRun):
     def _note_evaluation(self, stage: Stage, episode_ids: Sequence[str]) -> None:
         """Record the success of a policy version, once."""
         episodes = [self.evaluation_store.read_header(episode_id) for episode_id in episode_ids]
-        outcome = evaluation_entry(episodes)
+        outcome = evaluation_entry(self.evaluation_store, episodes)
         result = {
             "round": stage.round,
             "label": "supervised" if stage.round == 0 else f"round {stage.round}",

@@ -2,7 +2,7 @@
 
 import html
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from vla_rl.training import plan
 
 if TYPE_CHECKING:
     from vla_rl.outcomes.labeling import LabelConfig
+    from vla_rl.report.run_files import Evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -197,12 +198,12 @@ class Run:
         from vla_rl.report.run_files import read_run
 
         run, policies = read_run(self.path), self.policies
-        evaluations = {entry.round: entry.outcomes for entry in run.policies}
+        evaluations = {entry.round: entry for entry in run.policies if entry.outcomes}
         return [
             RoundResult(
                 number,
                 policies[number],
-                _outcomes(evaluations[number]) if evaluations.get(number) else None,
+                _outcomes(evaluations[number]) if number in evaluations else None,
                 metrics_of(run.metrics, number),
             )
             for number in sorted(policies)
@@ -303,9 +304,12 @@ def _weights(policy: Path) -> list[str]:
     return sorted(digest_of(file) for file in policy.glob("*.safetensors"))
 
 
-def _outcomes(by_seed: Mapping[str, bool]) -> Outcomes:
-    seeds = tuple(int(name.rpartition(" ")[2]) for name in by_seed)
-    return Outcomes(seeds, tuple(by_seed.values()))
+def _outcomes(evaluation: "Evaluation") -> Outcomes:
+    def seeds(names: Iterable[str]) -> tuple[int, ...]:
+        return tuple(int(name.rpartition(" ")[2]) for name in names)
+
+    success = tuple(evaluation.outcomes.values())
+    return Outcomes(seeds(evaluation.outcomes), success, not_finite=seeds(evaluation.not_finite))
 
 
 def check_same(known: Any, asked: Any, path: Path, but: Sequence[str]) -> None:

@@ -59,8 +59,9 @@ def made(folder: Path, **options: Any) -> LeRobotModel:
     return LeRobotModel(DiffusionPolicy(config), SPEC, statistics()).eval()
 
 
-def test_a_chunk_is_lerobots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = made(tmp_path, n_action_steps=1)  # so that lerobot plans at every step
+@pytest.mark.parametrize("scheduler", ["DDPM", "DDIM"])
+def test_a_chunk_is_lerobots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str) -> None:
+    model = made(tmp_path, n_action_steps=1, noise_scheduler_type=scheduler)  # so that lerobot plans at every step
 
     @contextlib.contextmanager
     def seeded(_: int) -> Iterator[None]:
@@ -82,6 +83,29 @@ def test_a_chunk_is_lerobots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(found[0], model.postprocess(action)[0].numpy(), atol=1e-5)
     with pytest.raises(UserError, match="reads 2 observations, found are 1"):
         model.acting().infer(seen[1])
+
+
+def test_ddim_plans_for_all_observations_at_once_and_each_as_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(tmp_path, noise_scheduler_type="DDIM")
+    pictures = {
+        name: torch.from_numpy(np.stack([[images(seed)[name], images(seed + 1)[name]] for seed in range(3)]))
+        for name in SPEC.cameras
+    }
+    state = torch.randn(3, 2, SPEC.state_dim)
+    text, noise = model.tokenize([""] * 3), torch.randn(3, model.horizon, SPEC.action_dim)
+    each = [
+        model.draw({name: image[row] for name, image in pictures.items()}, state[row], text[row], noise[row])
+        for row in (slice(row, row + 1) for row in range(3))
+    ]
+    calls = []
+    predict = model.policy.predict_action_chunk
+    monkeypatch.setattr(
+        model.policy, "predict_action_chunk", lambda *given, **named: calls.append(1) or predict(*given, **named)
+    )
+    torch.testing.assert_close(model.draw(pictures, state, text, noise), torch.cat(each), atol=1e-3, rtol=1e-3)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("realtime", [False, True])

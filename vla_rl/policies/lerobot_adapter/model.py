@@ -184,17 +184,27 @@ class LeRobotModel(TrainablePolicy):
         self, images: dict[str, Tensor], state: Tensor, text: Tensor, noise: Tensor, committed: Tensor | None = None
     ) -> Tensor:
         """Sample chunks (`TrainablePolicy.draw`). lerobot samples its noise itself. We seed it for one observation
-        after the other, so that samples do not depend on each other.
+        after the other, so that samples do not depend on each other. Diffusion by DDIM draws at its beginning only: it
+        is given the same noise, and plans for all observations at once.
         """
         del committed  # lerobot trains without
-        if len(noise) > 1 and self.policy.name not in _DRAW_NOTHING:
+        given: dict[str, Tensor] = {}
+        if self.policy.name == "diffusion" and self.policy.config.noise_scheduler_type == "DDIM":
+            given["noise"] = torch.cat([self._first_noise(row) for row in noise.split(1)])
+        elif len(noise) > 1 and self.policy.name not in _DRAW_NOTHING:
             each = [{name: image[row : row + 1] for name, image in images.items()} for row in range(len(noise))]
             rows = zip(each, state.split(1), text.split(1), noise.split(1), strict=True)
             return torch.cat([self.draw(*row) for row in rows])
-        digest = hashlib.blake2b(noise.cpu().numpy().tobytes(), digest_size=8).digest()
         self.policy.reset()
-        with self._seeded(int.from_bytes(digest, "little") >> 2):
-            return self.postprocess(self.policy.predict_action_chunk(self.prepared(self._inputs(images, state, text))))
+        with self._seeded(_seed_of(noise)):
+            inputs = self.prepared(self._inputs(images, state, text))
+            return self.postprocess(self.policy.predict_action_chunk(inputs, **given))
+
+    def _first_noise(self, noise: Tensor) -> Tensor:
+        """Return what lerobot's diffusion draws first for one observation, [1, H, A]."""
+        config = self.policy.config
+        with self._seeded(_seed_of(noise)):
+            return torch.randn(1, config.horizon, config.action_feature.shape[0], device=self._device)
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """Return the acting policy; those that sample with lerobot's flow can be guided."""
@@ -280,6 +290,11 @@ class LeRobotModel(TrainablePolicy):
         limit = self.state_limit.to(batch[STATE])
         batch[STATE] = batch[STATE].clamp(-limit, limit)
         return {key: value.to(self._device) if isinstance(value, Tensor) else value for key, value in batch.items()}
+
+
+def _seed_of(noise: Tensor) -> int:
+    digest = hashlib.blake2b(noise.cpu().numpy().tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2
 
 
 def lerobot_statistics(statistics: Statistics, spec: PolicySpec) -> dict[str, dict[str, Tensor]]:

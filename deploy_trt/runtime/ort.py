@@ -65,6 +65,10 @@ class OrtBackend(Backend):
             graph: [output.name for output in session.get_outputs()] for graph, session in self.sessions.items()
         }
 
+    def with_weights(self, graphs: Mapping[str, bytes], weights: bytes | None) -> "OrtBackend":
+        """Sessions of the same kind beside these."""
+        return OrtBackend(self.name, graphs, weights)
+
     def put(self, array: Array) -> Value:
         array = np.ascontiguousarray(array)
         return array if self._device == "cpu" else self._ort.OrtValue.ortvalue_from_numpy(array, self._device, 0)

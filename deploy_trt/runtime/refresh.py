@@ -153,7 +153,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
 def backend_with(running: Backend, deployment: Deployment) -> Backend:
     """Return a second backend of the same kind with other weights; the running one is not touched."""
     if isinstance(running, OrtBackend):
-        return OrtBackend(running.name, deployment.graphs, deployment.weights)
+        return running.with_weights(deployment.graphs, deployment.weights)
     from deploy_trt.runtime.trt import TrtBackend
 
     assert isinstance(running, TrtBackend)

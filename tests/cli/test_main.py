@@ -118,7 +118,7 @@ def test_bad_input_of_a_benchmark_is_one_clear_line(
         ("task.renderer=opengl", "opengl"),
         ("algorithm=habcc", "Did you mean 'habc'"),
         ("execution.strategy=synk", "Did you mean 'sync'"),
-        ("execution.execute_ticks=0", "at least 1"),
+        ("execution.execute_ticks=0", "expected >= 1"),
         ("gate.stop_after_ms=-1", "expected a time in ms"),
         ("algorithm=recap", "policy.indicator=true"),
         ("device=cudo", "the device 'cudo' cannot be used"),

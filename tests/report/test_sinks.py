@@ -98,9 +98,14 @@ def test_a_missing_folder_is_one_clear_error(tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_reads_what_was_written_and_drops_what_was_repeated(tmp_path: Path):
+def test_tensorboard_reads_what_was_written_and_drops_what_was_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.summary.writer import event_file_writer
 
+    # Files of one second and process are read in the order of their names, in which 10 comes before 9.
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
     for attempt, steps in ((1, (50, 100, 150)), (2, (150, 200))):
         with TensorBoardSink(tmp_path) as sink:
             if attempt == 2:

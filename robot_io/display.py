@@ -97,7 +97,7 @@ class LoopStatistics(Subscriber):
 
     def delays(self, last: int) -> np.ndarray:
         """int [N], the index at which each of the last chunks was entered: its delay in ticks, the newest last."""
-        return np.array(tuple(self._delays)[-last:], np.int64)
+        return np.array(tuple(self._delays)[max(len(self._delays) - last, 0) :], np.int64)
 
     def recent_reasons(self, within_s: float) -> Reason:
         """Why the gate changed any action of the last while. Called from any thread."""

@@ -217,12 +217,14 @@ class SafetyGate:
             self._account(reasons)
         return Verdict(commands, reasons, held, stopped=self.latched and self.at_rest)
 
-    def outdated(self, age_ns: int, sent: Float32Array) -> bool:
-        """Return whether commands are too old to be sent (`vla_rl.core.protocols.Gate.outdated`)."""
+    def outdated(self, age_ns: int, sent: Float32Array) -> Float32Array | None:
+        """Return where the robot rests if commands are too old to be sent (`vla_rl.core.protocols.Gate.outdated`)."""
         if age_ns <= self._max_gap_ns:
-            return False
-        self._motion.reset(sent)
-        return True
+            return None
+        rest = sent.copy()
+        rest[list(self.config.delta_dims)] = 0.0
+        self._motion.reset(rest)
+        return rest
 
     def _check(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> int:
         """Return why the watchdogs refuse an action. Detects a pause of the loop."""

@@ -197,9 +197,6 @@ def test_the_evaluations_of_a_run_count_actions_that_are_not_finite(place: Simpl
     episodes = {header.seed: header for header in map(store.read_header, store.ids())}
     entry = evaluation_entry(store, [*episodes.values()])
     assert entry["not_finite"] == [f"{episodes[4].env_id} 4"]
-    with pytest.raises(UserError, match="every action of the policy is NaN or infinite, in 1 of 1 episodes"):
-        evaluation_entry(store, [episodes[4]])
-
     shutil.copytree(place.results[0].policy.parents[1], "broken")
     with RunFolder.open(Path("broken"), RunConfig)[0] as folder:
         folder.write_summary({"evaluations": [{"round": 0, **entry}]})

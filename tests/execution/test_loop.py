@@ -363,6 +363,23 @@ def test_whatever_ends_an_attempt_the_robot_is_braked_within_its_limits(
         assert summary.success is episode.success is arm.success
 
 
+@pytest.mark.parametrize("ending", [the_time, a_reading_that_fails])
+def test_waiting_for_a_slow_tick_is_no_pause_of_the_braking(ending: Callable[[Arm], None]) -> None:
+    """At 2.5 Hz the last command of a tick is 350 ms after its beginning, and the tick before began 400 ms earlier."""
+    limits = GateConfig(
+        low=(-9.0,), high=(9.0,), max_velocity=(1.0,), max_acceleration=(1.0,), max_jerk=(5.0,),
+        max_observation_age_ms=1e4, max_action_age_ms=1e4,
+    )  # fmt: skip
+    arm = Arm(limits, 2.5)
+    ending(arm)
+    arm.config = replace(arm.config, duration_s=2.3 if ending is the_time else 60.0)
+    gate = SafetyGate(limits, 2.5, 8)
+    with pytest.raises(ConnectionError) if ending is a_reading_that_fails else nullcontext():
+        run_episode(arm, race(limits), gate, seed=0, max_ticks=100)
+    assert gate.at_rest
+    assert not broken_limits(stream(arm), limits, 20.0)
+
+
 def test_a_world_that_ends_with_its_episode_is_not_braked() -> None:
     robot = EnvRobot(ReachEnv(limit=10))
     limits = replace(LIMITS, max_acceleration=(5.0, 5.0), max_jerk=(100.0, 100.0))
@@ -388,11 +405,13 @@ def test_a_robot_that_stood_still_before_an_exception_is_not_pushed_on() -> None
     assert len(arm.writes) == arm.stopped_after == 17
 
 
-@pytest.mark.parametrize("commands_per_tick", [1, 4])
+@pytest.mark.parametrize(("commands_per_tick", "delta_dims"), [(1, ()), (1, (0,)), (4, ())])
 @pytest.mark.parametrize("where", ["while it is decided", "before it is sent", "within a tick", "in the braking"])
-def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(where: str, commands_per_tick: int) -> None:
-    """Stopped for 3 s: the robot has come to rest at the last command, and stays there."""
-    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
+def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(
+    where: str, commands_per_tick: int, delta_dims: tuple[int, ...]
+) -> None:
+    """Stopped for 3 s: the robot has come to rest at the last command, and stays there. Steps end."""
+    limits = replace(load_config(RobotLimits, ROBOTS / "so101.yaml"), delta_dims=delta_dims)
     arm = Arm(limits, 30.0)
     first = 17 * commands_per_tick  # commands before the tick of the pause
 
@@ -433,8 +452,11 @@ def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(where: str
     times_s = np.array([time_ns for time_ns, _ in arm.writes]) / 1e9
     paused = np.flatnonzero(np.diff(times_s) > 1.0)
     last = paused[0] if len(paused) else len(commands) - 1
-    assert moving(np.concatenate([commands[: last + 1], *[commands[last : last + 1]] * 3])), "it paused in motion"
-    assert (commands[last:] == commands[last]).all()
+    targets = np.setdiff1d(np.arange(commands.shape[1]), delta_dims)
+    until = commands[: last + 1, targets]
+    assert moving(np.concatenate([until, *[until[-1:]] * 3])), "it paused in motion"
+    assert (commands[last:, targets] == commands[last, targets]).all()
+    assert not commands[last + 1 :, list(delta_dims)].any()
     assert times_s[last] < 2.0
     assert arm.stopped_after == len(commands)
     assert where == "in the braking" or (gate.latched and "stood still" in gate.why)

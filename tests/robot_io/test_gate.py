@@ -406,6 +406,19 @@ def test_a_pause_beyond_the_limit_latches_the_stop_and_moves_nothing(config: Gat
     assert not admit(gate, last, 99_000)[1], "between two attempts time may pass"
 
 
+@pytest.mark.parametrize("config", [LIGHT, SMOOTH], ids=["light", "smooth"])
+def test_commands_that_are_older_than_a_pause_are_not_sent_and_steps_end(config: GateConfig) -> None:
+    gate = make_gate(replace(config, discrete_dims=(), delta_dims=(2,)))
+    for tick in range(10):
+        sent, _ = admit(gate, [0.04 * tick, 1.0, 0.02], 50 * tick)
+    assert not gate.at_rest
+    assert gate.outdated(500_000_000, sent) is None
+    assert not gate.at_rest, "they may be sent"
+    np.testing.assert_array_equal(gate.outdated(500_000_001, sent), [*sent[:2], 0.0])
+    assert gate.at_rest
+    assert sent[2], "what was sent stays"
+
+
 def test_a_hiccup_within_the_limit_is_no_pause() -> None:
     gate = make_gate(replace(LIGHT, max_gap_ms=400.0))
     admit(gate, [0.0, 1.0, 0.0], 0)

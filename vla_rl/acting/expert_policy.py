@@ -5,6 +5,7 @@ policy follows this solution from the point nearest to the observed state. Named
 ``expert:sim:vla_rl/PegInsert-v0?difficulty=0.3``.
 """
 
+import contextlib
 import functools
 import json
 from pathlib import Path
@@ -81,9 +82,9 @@ def find_expert(name: str) -> tuple[PolicyFolder, functools.partial[ExpertPolicy
     env, _, query = name.removeprefix(EXPERT).partition("?")
     options = {key: _value(value) for key, value in parse_qsl(query)}
     nan_from_tick = options.pop("nan_from_tick", -1)
-    robot = EnvRobot(_make(env, options))
-    spec = spec_of_robot(robot.env.spec.id, robot)
-    robot.close()
+    with contextlib.closing(_make(env, options)) as opened:
+        robot = EnvRobot(opened)
+        spec = spec_of_robot(robot.env.spec.id, robot)
     folder = PolicyFolder(Path(), spec, _HORIZON, robot.actions.gripper_dims, version=0)
     return folder, functools.partial(ExpertPolicy, env, options, nan_from_tick)
 

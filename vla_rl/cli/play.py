@@ -14,7 +14,6 @@ from typing import Any
 
 from vla_rl.core.config import config_from_dict
 from vla_rl.core.errors import UserError
-from vla_rl.data.store import EpisodeStore
 
 DEFAULT_TASK, DEFAULT_DIFFICULTY = "vla_rl/PegInsert-v0", 0.3
 
@@ -50,6 +49,7 @@ def _watch(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
     from vla_rl.acting.policy_folder import find_policy
     from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
     from vla_rl.acting.world_folder import WorldFolder
+    from vla_rl.data.store import EpisodeStore
 
     policy = find_policy(arguments.run)
     if arguments.world and (task := WorldFolder(arguments.world).task().env) != policy.spec.env_id:
@@ -67,6 +67,7 @@ def _watch(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
 def _drive(arguments: argparse.Namespace, person: dict[str, Any]) -> int:
     from vla_rl.acting.record import RecordConfig, RecordOrder, record_task
     from vla_rl.acting.task_config import TakeoverConfig, TaskConfig
+    from vla_rl.data.store import EpisodeStore
 
     if arguments.world:
         from vla_rl.acting.world_folder import WorldFolder

@@ -308,10 +308,11 @@ class Gate(Protocol):
         """
         ...
 
-    def outdated(self, age_ns: int, sent: Float32Array) -> bool:
-        """Return whether the commands that are not sent yet are too old for it, since the process stood still.
+    def outdated(self, age_ns: int, sent: Float32Array) -> Float32Array | None:
+        """Return None if the commands that are not sent yet may be sent.
 
-        If so, the robot has come to rest at the last command that it got, and the gate goes on from there.
+        If they are too old for it, since the process stood still, the robot has come to rest at the last command that
+        it got. The gate goes on from there. Returned is the command of that rest, float32 [A]: steps are 0.
 
         Args:
             age_ns: for how long the commands are decided.

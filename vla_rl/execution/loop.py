@@ -214,6 +214,7 @@ class _Attempt:
         self.ended = self._terminated = self._stopped = self._at_rest = False
         self._ticks = self._held_ticks = self._human_ticks = self._frozen_ns = self._braking_ns = 0
         self._decided_ns = self._start_ns
+        self._expired = False  # nothing of the tick was sent: the process stood still
 
     def observe(self) -> tuple[Observation, int]:
         """Return the newest observation and the time at which it is used."""
@@ -233,11 +234,15 @@ class _Attempt:
         Commands that were decided before the process stood still are not sent after it.
         """
         self._unsent, self._decided_ns = list(commands), decided_ns
+        count, self._expired = len(self._unsent), False
         if not self._unsent:
             self._robot.stop()
         while self._unsent:
             self.pacer.next_command()
-            if self._gate.outdated(self._clock.now_ns() - decided_ns, self._sent):
+            rest = self._gate.outdated(self._clock.now_ns() - decided_ns, self._sent)
+            if rest is not None:
+                self._expired = len(self._unsent) == count
+                self._sent = rest if self._expired else self._sent
                 self._unsent = []
                 break
             self._sent = self._robot.write(self._unsent[0])
@@ -270,7 +275,8 @@ class _Attempt:
             self.pacer.next_tick()
             if self._clock.now_ns() < self.pacer.tick_ns:
                 return  # the clock was interrupted, and commands that are not spaced do not brake
-            self.write(self._gate.brake(self.pacer.commands_left()), decided_ns)
+            due_ns = min(decided_ns + self._period_ns, self.pacer.tick_ns)  # waiting for it is no pause
+            self.write(self._gate.brake(self.pacer.commands_left()), due_ns)
 
     def account(
         self,
@@ -283,7 +289,7 @@ class _Attempt:
     ) -> Step:
         """Find out whether the attempt has ended, and describe the step."""
         robot = self._robot
-        source = Source.HOLD if verdict.held else proposal.source
+        source = Source.HOLD if verdict.held or self._expired else proposal.source
         self._ticks += 1
         self._frozen_ns += proposal.frozen_ns
         self._held_ticks += source is Source.HOLD

@@ -99,7 +99,7 @@ class TrainablePolicy(BasePolicy):
             with torch.device("meta"):
                 return cls.build(config, spec, blank, pretrained=False).to("meta")
         except (RuntimeError, ValueError, TypeError) as error:
-            raise ConfigError(f"no policy can be built from the section 'policy': {one_line(error)}") from error
+            raise ConfigError(f"no policy can be built from the section 'policy': {one_line(error, 2000)}") from error
 
     @classmethod
     def provides(cls, config: Any, spec: PolicySpec) -> frozenset[str]:  # noqa: ARG003

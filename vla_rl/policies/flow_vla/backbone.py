@@ -116,7 +116,7 @@ def _load(config: BackboneConfig, pretrained: bool) -> tuple[Any, Any]:
         else:
             model = transformers.AutoModel.from_config(description).to(dtype)
     except (OSError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"cannot read the vision-language model in {folder}: {one_line(error)}") from error
+        raise UserError(f"cannot read the vision-language model in {folder}: {one_line(error, 2000)}") from error
     missing = [part for part in PARTS if not hasattr(model, part)]
     if missing:
         raise UserError(

@@ -37,6 +37,7 @@ IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "min": 
 
 STATISTICS = {"mean": "mean", "std": "std", "low": "min", "high": "max", "q01": "q01", "q99": "q99"}
 """Our name of a statistic -> lerobot's."""
+_DRAWN_AT_ONCE = 64  # observations, which bounds the memory
 _DRAW_NOTHING = ("act",)  # their chunks follow from the observation
 
 
@@ -185,16 +186,19 @@ class LeRobotModel(TrainablePolicy):
     ) -> Tensor:
         """Sample chunks (`TrainablePolicy.draw`). lerobot samples its noise itself. We seed it for one observation
         after the other, so that samples do not depend on each other. Diffusion by DDIM draws at its beginning only: it
-        is given the same noise, and plans for all observations at once.
+        is given the same noise, and plans for many observations at once, alike up to rounding.
         """
         del committed  # lerobot trains without
         given: dict[str, Tensor] = {}
-        if self.policy.name == "diffusion" and self.policy.config.noise_scheduler_type == "DDIM":
+        draws_once = self.policy.name == "diffusion" and self.policy.config.noise_scheduler_type == "DDIM"
+        size = _DRAWN_AT_ONCE if draws_once else 1
+        if len(noise) > size and self.policy.name not in _DRAW_NOTHING:
+            firsts = range(0, len(noise), size)
+            each = [{name: image[first : first + size] for name, image in images.items()} for first in firsts]
+            parts = zip(each, state.split(size), text.split(size), noise.split(size), strict=True)
+            return torch.cat([self.draw(*part) for part in parts])
+        if draws_once:
             given["noise"] = torch.cat([self._first_noise(row) for row in noise.split(1)])
-        elif len(noise) > 1 and self.policy.name not in _DRAW_NOTHING:
-            each = [{name: image[row : row + 1] for name, image in images.items()} for row in range(len(noise))]
-            rows = zip(each, state.split(1), text.split(1), noise.split(1), strict=True)
-            return torch.cat([self.draw(*row) for row in rows])
         self.policy.reset()
         with self._seeded(_seed_of(noise)):
             inputs = self.prepared(self._inputs(images, state, text))
@@ -204,7 +208,9 @@ class LeRobotModel(TrainablePolicy):
         """Return what lerobot's diffusion draws first for one observation, [1, H, A]."""
         config = self.policy.config
         with self._seeded(_seed_of(noise)):
-            return torch.randn(1, config.horizon, config.action_feature.shape[0], device=self._device)
+            weights = next(self.policy.parameters())
+            size = 1, config.horizon, config.action_feature.shape[0]
+            return torch.randn(size, device=weights.device, dtype=weights.dtype)
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """Return the acting policy; those that sample with lerobot's flow can be guided."""

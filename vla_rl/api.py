@@ -373,7 +373,7 @@ def _evaluation(
 
 
 def _acting_config(policy: AnyPolicy, task: TaskConfig, changes: Mapping[str, Any]) -> "RunConfig":
-    """Return the config that a policy acts with: that of the run that it comes from, else the preset `alone`."""
+    """Return the config of the policy's run. A policy without a run gets the preset `alone`."""
     from vla_rl.training.config import RunConfig
 
     path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)

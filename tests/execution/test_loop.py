@@ -405,8 +405,19 @@ def test_a_robot_that_stood_still_before_an_exception_is_not_pushed_on() -> None
     assert len(arm.writes) == arm.stopped_after == 17
 
 
-@pytest.mark.parametrize(("commands_per_tick", "delta_dims"), [(1, ()), (1, (0,)), (4, ())])
-@pytest.mark.parametrize("where", ["while it is decided", "before it is sent", "within a tick", "in the braking"])
+@pytest.mark.parametrize(
+    ("where", "commands_per_tick", "delta_dims"),
+    [
+        ("while it is decided", 1, ()),
+        ("while it is decided", 1, (0,)),
+        ("while it is decided", 4, ()),
+        ("before it is sent", 1, ()),
+        ("within a tick", 4, ()),
+        ("in the braking", 1, ()),
+        ("in the braking", 1, (0,)),
+        ("in the braking", 4, ()),
+    ],
+)
 def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(
     where: str, commands_per_tick: int, delta_dims: tuple[int, ...]
 ) -> None:
@@ -447,7 +458,8 @@ def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(
             first + {"before it is sent": 0, "within a tick": commands_per_tick // 2, "in the braking": 5}[where]
         )
     gate = SafetyGate(limits, 30.0, commands_per_tick)
-    run_episode(arm, Thinking(), gate, seed=0, max_ticks=17 if where == "in the braking" else 100)
+    steps, max_ticks = StepList(), 17 if where == "in the braking" else 100
+    run_episode(arm, Thinking(), gate, seed=0, subscribers=[steps], max_ticks=max_ticks)
     commands = np.stack([command for _, command in arm.writes])
     times_s = np.array([time_ns for time_ns, _ in arm.writes]) / 1e9
     paused = np.flatnonzero(np.diff(times_s) > 1.0)
@@ -460,6 +472,10 @@ def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(
     assert times_s[last] < 2.0
     assert arm.stopped_after == len(commands)
     assert where == "in the braking" or (gate.latched and "stood still" in gate.why)
+    if where == "while it is decided":
+        assert steps.steps[17].source is Source.HOLD, "nothing of it was sent"
+        np.testing.assert_array_equal(steps.steps[17].action_sent[targets], commands[last, targets])
+        assert not steps.steps[17].action_sent[list(delta_dims)].any()
 
 
 def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking() -> None:

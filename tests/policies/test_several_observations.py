@@ -106,6 +106,9 @@ def test_ddim_plans_for_all_observations_at_once_and_each_as_alone(
     )
     torch.testing.assert_close(model.draw(pictures, state, text, noise), torch.cat(each), atol=1e-3, rtol=1e-3)
     assert len(calls) == 1
+    monkeypatch.setattr("vla_rl.policies.lerobot_adapter.model._DRAWN_AT_ONCE", 2)
+    torch.testing.assert_close(model.draw(pictures, state, text, noise), torch.cat(each), atol=1e-3, rtol=1e-3)
+    assert len(calls) == 3, "two of two observations at most"
 
 
 @pytest.mark.parametrize("realtime", [False, True])

@@ -46,6 +46,10 @@ with make_rig(config) as rig:
     ticks = lambda: int(rig.status("attempts")[2].get("ticks", 0))
     begun = rig.wait(ticks, 90.0, "the first tick")
     rig.wait(lambda: ticks() >= begun + 15, 60.0, "fifteen ticks")
+    # Between two ticks: within the middleware's own sending, one command would still follow.
+    count = len(heard)
+    rig.wait(lambda: len(heard) > count, 60.0, "a command")
+    time.sleep(max(heard[-1][0] + 0.01 - time.monotonic(), 0.0))
     os.kill(rig.policy.process.pid, signal.SIGSTOP)
     time.sleep(float(how))
     os.kill(rig.policy.process.pid, signal.SIGCONT)
@@ -59,8 +63,7 @@ with make_rig(config) as rig:
         "heard": len(heard),
         "moving before": float(np.abs(np.diff(before, axis=0)).max()),
         "commands after": len(after),
-        "in flight": float(np.abs(after[:1] - before[-1]).max(initial=0.0)),
-        "moved after": float(np.abs(np.diff(after, axis=0)).max(initial=0.0)),
+        "moved after": float(np.abs(after - before[-1]).max(initial=0.0)),
         "why": rig.status("attempts")[1],
         "start": rig.trigger("start"),
     }
@@ -71,8 +74,6 @@ with make_rig(config) as rig:
     said["goes on"] = bool(rig.wait(lambda: len(heard) > count + 10, 60.0, "commands after re-arming"))
 print(json.dumps(said))
 """
-
-LARGEST_STEP = 0.1 + 1e-6  # the limits let the gripper open by this in a tick, and the joints move less
 
 MARKED = """
 import json, sys
@@ -111,7 +112,6 @@ def test_a_node_that_stood_still_does_not_move_on_by_itself(begun: Begun) -> Non
     said = begun["stopped"][0].result()
     assert said["moving before"] > 0.0
     assert said["moved after"] <= 1e-6, "it stays at the last command"
-    assert said["in flight"] <= LARGEST_STEP, "one that the middleware was just sending"
     assert said["commands after"] <= 3
     assert "LOOP_PAUSED" in said["why"]
     assert not said["start"][0]

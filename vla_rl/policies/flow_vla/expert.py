@@ -168,7 +168,7 @@ class ActionExpert(nn.Module):
             of_time: What `modulate` returns for the flow times.
             undecided: bool [B, H], or [1, H] for the same of all, actions that are not committed.
             prefix: What `read_prefix` returns.
-            hidden: bool [B, H], committed actions that those that are not must not look at.
+            hidden: bool [B, H], committed actions that uncommitted actions do not attend to.
         """
         keys, values, modulation, mask = prefix
         undecided = undecided[:, :: self.group]  # [B, T]

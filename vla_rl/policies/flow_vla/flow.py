@@ -22,7 +22,7 @@ class FlowDraw(NamedTuple):
         noise: [K B, H, A], standard normal.
         time: flow time of each action, [K B, H]: one value per draw, and 1 on committed actions.
         committed: bool [K B, H], actions that stay clean and have no loss.
-        hidden: bool [K B, H], committed actions that those that are not must not look at.
+        hidden: bool [K B, H], committed actions that uncommitted actions do not attend to.
     """
 
     noise: Tensor

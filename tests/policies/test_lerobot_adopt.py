@@ -5,21 +5,23 @@ import json
 import runpy
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from tests.fakes import lerobot_tiny
 from vla_rl.acting.policy_folder import find_policy
-from vla_rl.core.errors import CheckpointError
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.flow_sampling import flow_noise
 from vla_rl.core.types import Observation
 from vla_rl.policies.folders import load_policy
 from vla_rl.policies.lerobot_adapter.adopt import adopt
+from vla_rl.policies.lerobot_adapter.folder import check_interface, read_config
 from vla_rl.policies.lerobot_adapter.model import IMAGENET
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -156,3 +158,80 @@ def test_a_folder_that_lacks_something_says_what(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(CheckpointError, match="is missing"):
         adopt(tmp_path / "theirs", 30)
+
+
+def rename(steps: list[Any]) -> None:
+    steps[0]["config"]["rename_map"] = {"observation.images.wrist": "observation.images.front"}
+
+
+def add_step(steps: list[Any]) -> None:
+    steps.insert(1, {"registry_name": "image_crop_resize_processor", "config": {"resize_size": [32, 32]}})
+
+
+def add_foreign_step(steps: list[Any]) -> None:
+    steps.append({"class": "elsewhere.Rotated", "config": {}})
+
+
+def drop_batch(steps: list[Any]) -> None:
+    del steps[1]
+
+
+def reverse(steps: list[Any]) -> None:
+    steps[:2] = steps[1::-1]
+
+
+def normalize_otherwise(steps: list[Any]) -> None:
+    (step,) = (each for each in steps if each["registry_name"].endswith("normalizer_processor"))
+    step["config"]["norm_map"]["ACTION"] = "MIN_MAX"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        ("policy_preprocessor.json", rename, r"rename_map of the step 'rename_observations_processor' is \{'obs"),
+        ("policy_preprocessor.json", add_step, r"does not give such a policy the steps \['image_crop_resize"),
+        ("policy_postprocessor.json", add_foreign_step, r"the steps \['elsewhere.Rotated'\]"),
+        ("policy_preprocessor.json", drop_batch, r"it lacks the steps \['to_batch_processor'\]"),
+        ("policy_preprocessor.json", reverse, "its steps have the order"),
+        ("policy_postprocessor.json", normalize_otherwise, "norm_map of the step 'unnormalizer_processor'"),
+    ],
+)
+def test_what_a_processor_does_beside_is_not_dropped(
+    name: str, change: Callable[[list[Any]], None], complaint: str, tmp_path: Path
+) -> None:
+    save("act", tmp_path / "theirs")
+    file = tmp_path / "theirs" / name
+    content = json.loads(file.read_text())
+    change(content["steps"])
+    file.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=complaint):
+        adopt(tmp_path / "theirs", 30)
+
+
+def test_two_statistics_of_one_policy_are_compared(tmp_path: Path) -> None:
+    save("act", tmp_path / "theirs")
+    (file,) = (tmp_path / "theirs").glob("policy_postprocessor_step_*unnormalizer*.safetensors")
+    rows = load_file(file)
+    save_file({**rows, "action.mean": rows["action.mean"] + 1}, file)
+    with pytest.raises(CheckpointError, match=r"different statistics: \['action.mean'\]"):
+        adopt(tmp_path / "theirs", 30)
+
+
+def test_older_processors_lack_steps_that_do_nothing(tmp_path: Path) -> None:
+    """lerobot of before relative actions wrote no such steps."""
+    pytest.importorskip("transformers", reason="SmolVLA needs the extra 'vlm'")
+    save("smolvla", tmp_path / "theirs")
+    for name in ("policy_preprocessor.json", "policy_postprocessor.json"):
+        file = tmp_path / "theirs" / name
+        content = json.loads(file.read_text())
+        content["steps"] = [each for each in content["steps"] if "enabled" not in each["config"]]
+        file.write_text(json.dumps(content))
+    adopt(tmp_path / "theirs", 30)
+
+
+def test_relative_actions_are_refused(tmp_path: Path) -> None:
+    save("act", tmp_path / "theirs")
+    config = read_config(tmp_path / "theirs", lerobot_tiny.SPEC)
+    config.use_relative_actions = True
+    with pytest.raises(UserError, match="relative to the state"):
+        check_interface(config, lerobot_tiny.SPEC)

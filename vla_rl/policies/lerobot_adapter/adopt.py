@@ -4,6 +4,7 @@ Interface and statistics stand in files beside the weights. They are read as JSO
 files name is executed.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,12 @@ from vla_rl.core.validation import plain_name
 from vla_rl.policies.lerobot_adapter.folder import IMAGE_PREFIX, STATE
 from vla_rl.policies.lerobot_adapter.model import IMAGENET, STATISTICS, LeRobotModel
 
+_PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
+_PLACES = (
+    "device",
+    "features",
+    "tokenizer_name",
+)  # options of steps that differ between machines, or are in config.json
 _NO_LIMIT = 1e6  # of a normalized input: lerobot has none
 
 
@@ -37,14 +44,17 @@ def adopt(
         Policy that plans what it plans in lerobot. `LeRobotModel.save` writes it for `vla_rl.load_policy`.
 
     Raises:
-        CheckpointError: If a file is missing or damaged, or images are normalized in a way that is not ImageNet's.
+        CheckpointError: If a file is missing or damaged, images are normalized in a way that is not ImageNet's, or a
+            processor is not the one that lerobot makes for such a policy.
     """
     folder = Path(folder)
     try:
         raw = read_json(folder / "config.json")
-        steps = read_json(folder / "policy_preprocessor.json")["steps"]
-        (step,) = (each for each in steps if each["registry_name"] == "normalizer_processor")
-        found = load_file(folder / plain_name(step["state_file"]))
+        before, after = (read_json(folder / name)["steps"] for name in _PROCESSORS)
+        step, found = _normalization(folder, before, "normalizer_processor")
+        _, undone = _normalization(folder, after, "unnormalizer_processor")
+        if differing := [name for name, rows in undone.items() if not np.array_equal(rows, found.get(name, rows))]:
+            raise ValueError(f"its two processors normalize by different statistics: {differing}")
         inputs, actions = raw["input_features"], raw["output_features"]["action"]["shape"]
         cameras = {name.removeprefix(IMAGE_PREFIX): each["shape"] for name, each in inputs.items() if name != STATE}
         sizes = {tuple(shape[1:]) for shape in cameras.values()}
@@ -70,7 +80,41 @@ def adopt(
         ) from error
     except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} cannot be adopted: {one_line(error)}; fine-tune it here instead") from error
-    return LeRobotModel._read(folder, spec, statistics, pretrained=True).eval()
+    model = LeRobotModel._read(folder, spec, statistics, pretrained=True).eval()
+    for name, theirs, ours in zip(_PROCESSORS, (before, after), (model.preprocess, model.postprocess), strict=True):
+        if lost := _lost(theirs, json.loads(json.dumps(ours.get_config()))["steps"]):
+            raise CheckpointError(f"{folder / name}: {lost}; its policy would act differently here")
+    return model
+
+
+def _normalization(
+    folder: Path, steps: Sequence[Mapping[str, Any]], name: str
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the step of a processor that normalizes, or undoes it, and its statistics."""
+    (step,) = (each for each in steps if _name(each) == name)
+    return step, load_file(folder / plain_name(step["state_file"]))
+
+
+def _lost(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> str:
+    """Return what the steps of a saved processor do that those made here do not, or the reverse; empty: nothing."""
+    made = {_name(step): step["config"] for step in ours}
+    saved = [_name(step) for step in theirs]
+    if unknown := [name for name in saved if name not in made]:
+        return f"lerobot does not give such a policy the steps {unknown}"
+    if missing := [name for name, config in made.items() if name not in saved and config.get("enabled", True)]:
+        return f"it lacks the steps {missing}"
+    if saved != [name for name in made if name in saved]:
+        return f"its steps have the order {saved}, expected {[*made]}"
+    for step in theirs:
+        name = _name(step)
+        for option, value in step.get("config", {}).items():
+            if option not in _PLACES and value != made[name].get(option):
+                return f"{option} of the step {name!r} is {value!r}, expected {made[name].get(option)!r}"
+    return ""
+
+
+def _name(step: Mapping[str, Any]) -> str:
+    return str(step.get("registry_name") or step["class"])
 
 
 def _vector(found: Mapping[str, Any], name: str, uses_quantiles: bool) -> VectorStatistics:

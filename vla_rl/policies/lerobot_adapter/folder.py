@@ -171,10 +171,16 @@ def check_interface(config: Any, spec: PolicySpec) -> None:
     """Fill a new config's features in from the interface; refuse a config that was made for another one.
 
     Raises:
-        UserError: with what differs, or for a policy whose observations or actions are not of consecutive ticks.
+        UserError: with what differs, or for a policy whose observations or actions are not of consecutive ticks, or
+            whose actions are relative to the state.
     """
     from lerobot.configs import FeatureType, PolicyFeature
 
+    if getattr(config, "use_relative_actions", False):
+        raise UserError(
+            f"the {config.type} policy plans actions relative to the state (use_relative_actions); expected are "
+            "actions as the robot takes them, by which critics and exported graphs normalize here"
+        )
     wanted = {
         IMAGE_PREFIX + camera: PolicyFeature(FeatureType.VISUAL, (3, *spec.image_size)) for camera in spec.cameras
     }

@@ -8,6 +8,7 @@ part.
 
 import functools
 import importlib
+import re
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -79,6 +80,13 @@ def find(kind: str, name: str) -> Any:
         looked = f"; looked among what is installed, and in {Path.cwd()}" if isinstance(error, ImportError) else ""
         raise ConfigError(f"the {KINDS[kind]} {target!r}{declared} cannot be imported: {error}{looked}") from error
     return part
+
+
+def required_packages(kind: str, name: str) -> frozenset[str]:
+    """Return the packages that the package of a part requires, with any of its extras; none for ``module:Name``."""
+    points = (point for point in entry_points(group=group(kind)) if point.name == name and point.dist is not None)
+    required = (text for point in points for text in point.dist.requires or ())  # type: ignore[union-attr]
+    return frozenset(re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in required)
 
 
 @functools.lru_cache(maxsize=256)

@@ -17,7 +17,7 @@ from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.task import env_creator
 from vla_rl.core.cache_keys import cache_key, code_digest, package_versions
 from vla_rl.core.progress import track
-from vla_rl.core.registry import OUR_PACKAGES, find
+from vla_rl.core.registry import OUR_PACKAGES, find, required_packages
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
@@ -59,6 +59,7 @@ def evaluation_key(config: RunConfig, policy: Path) -> str:
     """
     parts = [find("strategies", config.execution.strategy), find("policies", config.policy.kind)]
     parts += [env_creator(env_id) for env_id in config.task.envs]
+    suites = {package for name in config.task.envs for package in required_packages("tasks", name)}
     found = (inspect.getmodule(part) for part in parts)
     packages = {module.__name__.partition(".")[0] for module in found if module is not None}
     return cache_key(
@@ -68,7 +69,7 @@ def evaluation_key(config: RunConfig, policy: Path) -> str:
             "device": config.rollout_device,
             "at once": config.environments_per_worker,
             "code": code_digest(*OUR_PACKAGES, *sorted(packages)),
-            "libraries": package_versions(*_LIBRARIES),
+            "libraries": package_versions(*_LIBRARIES, *sorted(suites)),
         }
     )
 

@@ -117,12 +117,12 @@ def test_audited_successes_that_were_failures_stop_practice(store: EpisodeStore,
         store.label(name, recorded_outcome(store)(name), "ana")
     assert labeling.audit() == {"audited": 10, "false_success": 0.5, "false_failure": 0.0}
     with pytest.raises(FooledError, match="5 of the last 10 audited successes were failures"):
-        labeling.check(Labeled(judged=tuple(names[10:15]), asked=tuple(names[:3])), 40)
+        labeling.check(Labeled(judged=tuple(names[10:15]), unsure=tuple(names[:3])), 40)
     labels = [store.read_header(name).success for name in names[10:20]]
     assert labels == [None] * 5 + [True] * 5, "its newest successes are questions"
-    Labeling(store, policy, LabelConfig(most_wrong=0.6)).check(Labeled(asked=tuple(names[:20])), 40)
+    Labeling(store, policy, LabelConfig(most_wrong=0.6)).check(Labeled(unsure=tuple(names[:20])), 40)
     with pytest.raises(FooledError, match="asks about 21 of 40 episodes, more than"):
-        labeling.check(Labeled(asked=tuple(names[:21])), 40)
+        labeling.check(Labeled(unsure=tuple(names[:21])), 40)
 
 
 def test_a_few_successes_are_always_audited(store: EpisodeStore, policy: Path) -> None:

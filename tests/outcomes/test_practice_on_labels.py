@@ -1,10 +1,13 @@
 """Practice that never sees the outcomes of its environment."""
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +19,9 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.types import Origin
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig
+from vla_rl.outcomes.detector import Judgment
+from vla_rl.outcomes.ensemble import SuccessDetector, Track
+from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig, Labeling
 from vla_rl.training.plan import BudgetConfig
 from vla_rl.training.round_labels import RoundLabels, choose_labels
 
@@ -93,6 +98,82 @@ def test_practice_stops_where_the_scene_is_unlike_every_known_one(
         labels.label(2, names)
     assert [store.read_header(name).success for name in names] == [False] * 6, "every question has its answer"
     assert labels.label(2, names)["false_success"] == 0, "a resumed run goes on"
+
+
+def practiced(folder: RunFolder, number: int, count: int) -> list[str]:
+    """Return the new episodes of a round. Every second one is a success."""
+    store = EpisodeStore(folder.episodes)
+    names = [f"round{number:03d}-{index:05d}" for index in range(count)]
+    for index, name in enumerate(names):
+        store.add(played(name, index % 2 == 0, 100 * number + index))
+    return names
+
+
+@pytest.fixture
+def run(tmp_path: Path, policy: Path) -> RunFolder:
+    folder = RunFolder(tmp_path / "run")
+    shutil.copytree(policy, folder.policy(0))
+    return folder
+
+
+@pytest.mark.slow
+def test_questions_that_nobody_has_answered_yet_do_not_stop_later_rounds(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The detector is unsure of 2 of the 8 episodes of each round. Nothing waits for an answer."""
+    judge, read = SuccessDetector.judge_track, Labeling._track
+    numbers: dict[int, int] = {}
+
+    def numbered(self: Labeling, name: str) -> Track:
+        track = read(self, name)
+        numbers[id(track.features)] = int(name[-5:])
+        return track
+
+    def unsure_of_two(self: SuccessDetector, track: Track) -> Judgment:
+        return replace(judge(self, track), success=None if numbers[id(track.features)] < 2 else False)
+
+    monkeypatch.setattr(Labeling, "_track", numbered)
+    choose_labels(run, LabelConfig(by_hand_episodes=1, audit_share=0), BudgetConfig())
+    store = EpisodeStore(run.episodes)
+    first = practiced(run, 1, 8)
+    RoundLabels(run, store).label(1, first)
+    for index, name in enumerate(first):
+        store.label(name, index % 2 == 0, "ana")
+    monkeypatch.setattr(SuccessDetector, "judge_track", unsure_of_two)
+    for number in range(2, 7):
+        assert RoundLabels(run, store).label(number, practiced(run, number, 8))["unknown"] == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "kill_at"), [(1, 0), (1, 3), (1, 9), (1, 11), (2, 0), (2, 3), (2, 9), (2, 10), (2, 13)]
+)
+def test_what_was_killed_while_it_labeled_is_done_again(
+    run: RunFolder, number: int, kill_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any label: while outcomes are hidden, at an answer, a judgment, an audit. At 0 it is not killed."""
+    choose_labels(run, LabelConfig(by_hand_episodes=1, audit_share=0.3, simulated_person=True), BudgetConfig())
+    store, label, calls = EpisodeStore(run.episodes), EpisodeStore.label, itertools.count(1)
+    if number == 2:
+        RoundLabels(run, store).label(1, practiced(run, 1, 8))
+    names = practiced(run, number, 8)
+
+    def killed(self: EpisodeStore, *arguments: Any) -> None:
+        if next(calls) == kill_at:
+            raise KeyboardInterrupt
+        label(self, *arguments)
+
+    monkeypatch.setattr(EpisodeStore, "label", killed)
+    with pytest.raises(KeyboardInterrupt) if kill_at else nullcontext():
+        RoundLabels(run, store).label(number, names)
+    monkeypatch.setattr(EpisodeStore, "label", label)
+    labels = RoundLabels(run, store)
+    scores = labels.label(number, names)
+    assert (scores["unknown"], scores["false_success"]) == (0, 0)
+    by_person = [name for name in names if store.edit_log(name).labeler == "simulated person"]
+    assert (len(by_person), labels._labeling.audit()["audited"]) == {1: (8, 0), 2: (6, 2)}[number]
+    assert labels.label(number, names) == scores
+    assert not (run.path / "outcomes_begun").exists()
 
 
 @pytest.mark.parametrize(("count", "by_hand"), [(4, False), (5, True)])

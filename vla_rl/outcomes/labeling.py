@@ -69,11 +69,13 @@ class Labeled:
     Attributes:
         judged: Episodes whose outcome the detector gave or changed.
         asked: Episodes that became questions.
+        unsure: Those of the names of which the detector is unsure.
         detector: Detector; None: there are too few answers yet.
     """
 
     judged: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
     detector: SuccessDetector | None = None
 
 
@@ -116,13 +118,17 @@ class Labeling:
 
     def first_questions(self, names: Sequence[str]) -> list[str]:
         """Return the episodes to ask first: evenly over the names, as many as are missing of the first answers."""
-        by_person = sum(_is_persons(self.labeler(name)) for name in self.store.ids())
+        by_person = sum(self.is_answered(name) for name in self.store.ids())
         asked = {*open_questions(self.store)}
         waiting = [name for name in names if name in asked]
         count = min(max(self.config.answers - by_person, 0), len(waiting))
         return (
             [waiting[index] for index in np.linspace(0, len(waiting) - 1, count).round().astype(int)] if count else []
         )
+
+    def is_answered(self, name: str) -> bool:
+        """Return whether a person gave the outcome of an episode, or was not sure of it."""
+        return _is_persons(self.labeler(name))
 
     def labeler(self, name: str) -> str:
         """Return who gave the outcome of an episode; empty: it is as recorded."""
@@ -166,7 +172,8 @@ class Labeling:
         audits = self._audits([name for name in judged if name in names])
         self.ask(asked, DETECTOR + detector.name)
         self.ask(audits, f"{DETECTOR}audit")
-        return Labeled(tuple(judged), (*asked, *audits), detector)
+        unsure = tuple(name for name in asked if name in names)  # others may wait for an answer since earlier rounds
+        return Labeled(tuple(judged), (*asked, *audits), unsure, detector)
 
     def _audits(self, judged: Sequence[str]) -> list[str]:
         """Return a random share of the episodes, and at least a few of the successes among them."""
@@ -203,10 +210,10 @@ class Labeling:
             FooledError: If it asks too often, or was wrong too often where a person looked. Then, the successes that it
                 has just given are questions.
         """
-        asked, wrong = len(labeled.asked), [not answer for said, answer in self._audited() if said][-_RECENT:]
-        if asked > self.config.most_asked * episodes:
+        unsure, wrong = len(labeled.unsure), [not answer for said, answer in self._audited() if said][-_RECENT:]
+        if unsure > self.config.most_asked * episodes:
             raise FooledError(
-                f"the detector asks about {asked} of {episodes} episodes, more than outcomes.most_asked="
+                f"the detector asks about {unsure} of {episodes} episodes, more than outcomes.most_asked="
                 f"{self.config.most_asked:g}. Look at the scene, answer the questions, then resume"
             )
         if sum(wrong) >= 2 and sum(wrong) > self.config.most_wrong * len(wrong):

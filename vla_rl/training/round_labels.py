@@ -11,9 +11,10 @@ import numpy as np
 
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import ConfigError
+from vla_rl.core.files import write_atomic
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
-from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, LabelConfig, Labeling, recorded_outcome
+from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig, Labeled, Labeling, recorded_outcome
 from vla_rl.training.plan import BudgetConfig
 
 _FILE = "outcomes.yaml"
@@ -43,6 +44,7 @@ class RoundLabels:
         self.config = load_config(LabelConfig, folder.path / _FILE)
         answer = recorded_outcome(store, self.config.wrong_answers) if self.config.simulated_person else None
         self._store, self._detector = store, folder.path / "detector"
+        self._begun = folder.path / "outcomes_begun"  # the round that the detector judges; kept if it was killed
         self._labeling = Labeling(store, folder.policy(0), self.config, answer)
 
     @classmethod
@@ -53,6 +55,8 @@ class RoundLabels:
     def label(self, number: int, names: Sequence[str]) -> dict[str, float]:
         """Label those episodes of a round (from 1) that have no label yet. Returns what to log.
 
+        What was killed is done again: a person's answers stay, the detector judges and is audited anew.
+
         Raises:
             FooledError: If the detector is no longer to be trusted (`vla_rl.outcomes.labeling.Labeling.check`). The
                 labels stay, and a resumed run goes on with them.
@@ -61,15 +65,30 @@ class RoundLabels:
         for name in fresh:  # before anything can learn from it
             self._store.label(name, None, HIDDEN)
         if (number - 1) * len(names) < self.config.by_hand_episodes:  # rounds are of one length
-            labeling.ask(fresh, HIDDEN)
-        elif any(labeling.labeler(name) == HIDDEN for name in names):
+            labeling.ask([name for name in names if not labeling.is_answered(name)], HIDDEN)
+        elif self._was_killed(number) or any(labeling.labeler(name) == HIDDEN for name in names):
+            write_atomic(self._begun, str(number).encode())
+            for name in names:
+                if labeling.labeler(name).startswith(DETECTOR):
+                    self._store.label(name, None, HIDDEN)
             if not self.config.by_hand_episodes:
                 labeling.ask(labeling.first_questions(names), HIDDEN)
             found = labeling.judge_rest(names)
             if found.detector is not None:
                 found.detector.save(self._detector)
-                labeling.check(found, len(names))
+                self._check(found, len(names))
+            self._begun.unlink(missing_ok=True)
         return self.score(names)
+
+    def _was_killed(self, number: int) -> bool:
+        return self._begun.exists() and self._begun.read_text() == str(number)
+
+    def _check(self, found: Labeled, episodes: int) -> None:
+        try:
+            self._labeling.check(found, episodes)
+        except FooledError:
+            self._begun.unlink()
+            raise
 
     def score(self, names: Sequence[str]) -> dict[str, float]:
         """Compare labels with the recorded outcomes, where there are any. Only for scoring."""

@@ -34,7 +34,7 @@ from vla_rl.core.types import ActionChunk, Float32Array, Observation, Origin, So
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, run_episode
 from vla_rl.execution.plan import InlinePlanner
-from vla_rl.execution.sources import TakeoverSwitch
+from vla_rl.execution.sources import Demonstrator, TakeoverSwitch
 
 JOINTS = ("pan", "lift", "gripper")
 GATE = GateConfig(low=(-1.0,) * 3, high=(1.0,) * 3, max_velocity=(1.0,) * 3)
@@ -242,6 +242,46 @@ def test_an_arm_that_takes_steps_may_be_anywhere_and_does_not_walk_on(tmp_path: 
     assert (summary.ticks, summary.stopped) == (61, False)
     assert robot.device.sent[-1] == 0.0, "at the end it stands"
     assert robot.rest_command().tolist() == [0.0] * 3
+
+
+class Kiwi:
+    """An arm of one joint on a base that is told velocities. A person, or a pause, happens to it at a reading."""
+
+    name, is_connected = "kiwi", True
+    observation_features: ClassVar = {"arm.pos": float, "x.vel": float}
+    action_features: ClassVar = observation_features
+
+    def __init__(self, clock: VirtualClock, moved_at: int, pause_s: float) -> None:
+        self.clock, self.moved_at, self.pause_s = clock, moved_at, pause_s
+        self.arm, self.readings = 0.0, 0
+        self.sent: list[tuple[float, float, float]] = []  # where the arm was, its target, the velocity
+
+    def get_observation(self) -> dict[str, float]:
+        self.readings += 1
+        if self.readings == self.moved_at:
+            self.clock.sleep_until_ns(self.clock.now_ns() + round(self.pause_s * 1e9))
+            self.arm = 0.9
+        return {"arm.pos": self.arm, "x.vel": 0.0}
+
+    def send_action(self, action: dict[str, float]) -> dict[str, float]:
+        self.sent.append((self.arm, action["arm.pos"], action["x.vel"]))
+        self.arm = action["arm.pos"]
+        return action
+
+
+@pytest.mark.parametrize(("moved_at", "pause_s"), [(4, 0.0), (12, 60.0)])
+def test_ending_the_steps_of_a_base_does_not_pull_the_arm_back(moved_at: int, pause_s: float) -> None:
+    """It was moved before the first command, or while the process stood still."""
+    clock = VirtualClock()
+    kiwi = Kiwi(clock, moved_at, pause_s)
+    robot = LerobotRobot(kiwi, 20.0, "drive", duration_s=100.0, clock=clock, step_dims=(1,))
+    limits = GateConfig(low=(-2.0, -1.0), high=(2.0, 1.0), max_velocity=(1.0, 50.0), delta_dims=(1,))
+    action = np.float32([0.0, 0.5])
+    gate = SafetyGate(limits, 20.0)
+    assert run_episode(robot, Demonstrator(lambda: (action, action)), gate, seed=0).stopped
+    assert max(abs(target - arm) for arm, target, _ in kiwi.sent) <= 0.05 + 1e-6
+    assert kiwi.sent[-1][2] == 0.0
+    assert pause_s == 0.0 or kiwi.sent[moved_at - 5][2] == 0.5, "it drove before"
 
 
 def test_a_bus_that_fails_between_two_steps_repeats_none_of_them(tmp_path: Path) -> None:

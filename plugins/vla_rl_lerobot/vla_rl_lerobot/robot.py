@@ -28,6 +28,7 @@ from vla_rl.core.types import Float32Array, Observation, Uint8Array
 from vla_rl_lerobot.devices import holds_near, lock_ports, make_device, unit_of_each
 
 _log = logging.getLogger(__name__)
+_FLOWING_TICKS = 2  # a longer pause after a command and the robot may have been moved
 
 
 class LerobotRobot:
@@ -94,6 +95,7 @@ class LerobotRobot:
         self._staleness = self._new_staleness()
         self._rest: list[Float32Array] = []
         self._command: Float32Array | None = None
+        self._commanded_ns = 0  # when it was sent
         self._wanted: Float32Array = np.zeros(len(self.action_names), np.float32)  # `reset` says what
         self._state: Float32Array = np.zeros(len(self.state_names), np.float32)
         self.success: bool | None = None
@@ -223,7 +225,7 @@ class LerobotRobot:
                 _log.warning("%s takes no commands (%s); it keeps its last one", self.device.name, _line(error))
             self._deaf = True
             return self._without_steps(self.last_command())
-        self._wanted, self._command = action, command
+        self._wanted, self._command, self._commanded_ns = action, command, self.clock.now_ns()
         return command
 
     def last_command(self) -> Float32Array:
@@ -235,9 +237,14 @@ class LerobotRobot:
         self.success, self._ended = success, True
 
     def stop(self) -> None:
-        """End steps. The motors hold goals by themselves; sent again after a pause, goals could pull the arm back."""
-        if self._command is not None and len(self._step_dims):
-            self.write(self._without_steps(self._command))
+        """End steps. The motors hold goals by themselves. Sent again after a pause, goals could pull the arm back: a
+        robot that takes both is then told where it reads.
+        """
+        steps = self._step_dims
+        if self._command is None or not steps or not (self._deaf or self._command[steps].any()):
+            return
+        flowing = self.clock.now_ns() - self._commanded_ns <= _FLOWING_TICKS * 1e9 / self.control_hz
+        self.write(self._without_steps(self._command) if flowing else self.rest_command())
 
     def close(self) -> None:
         """Disconnect. Motors that hold go on holding, see `make_lerobot_robot`."""

@@ -143,7 +143,7 @@ class SafetyGate:
         return posture
 
     def _begin_at(self, posture: Float32Array) -> None:
-        self.rest = posture
+        self.rest = posture.copy()  # the posture belongs to the caller
         self._fault_since_ns: int | None = None
         self._active = 0
         self._condition: Condition | None = None
@@ -152,6 +152,7 @@ class SafetyGate:
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._unknown_since_ns: int | None = None  # The robot's place is unknown until a plausible reading
         self._unknown_why = 0
+        self._known = posture  # where it was last read before that
         self._joint_monitor.reset(posture)
 
     def rearm(self) -> None:
@@ -171,7 +172,7 @@ class SafetyGate:
         self._condition = condition
         reasons = self._joint_monitor.update(condition)
         if reasons & _BLOCKED & ~self._interlocks and not self._is_plausible(condition):
-            self._unknown_since_ns, self._unknown_why = condition.captured_ns, reasons & _BLOCKED
+            self._lose_place(condition.captured_ns, reasons & _BLOCKED)
         if not reasons and not condition.interlocks:
             return
         if not self._interlocks:
@@ -221,10 +222,15 @@ class SafetyGate:
         """Return where the robot rests if commands are too old to be sent (`vla_rl.core.protocols.Gate.outdated`)."""
         if age_ns <= self._max_gap_ns:
             return None
-        rest = sent.copy()
-        rest[list(self.config.delta_dims)] = 0.0
+        rest = self.still(sent)
         self._motion.reset(rest)
         return rest
+
+    def still(self, command: Float32Array) -> Float32Array:
+        """Return a command without its steps (`vla_rl.core.protocols.Gate.still`)."""
+        command = command.copy()
+        command[list(self.config.delta_dims)] = 0.0
+        return command
 
     def _check(self, action: Float32Array, now_ns: int, observed_ns: int, planned_ns: int) -> int:
         """Return why the watchdogs refuse an action. Detects a pause of the loop."""
@@ -239,12 +245,23 @@ class SafetyGate:
             reasons |= _OBSERVATION_STALE
         if now_ns - planned_ns > self._max_action_age_ns:
             reasons |= _ACTION_STALE
-        if now_ns - self._admitted_ns > self._max_gap_ns:
-            self._unknown_since_ns, self._unknown_why = self._admitted_ns, _LOOP_PAUSED
+        if self._admitted_ns == _LONG_AGO:
+            condition = self._condition
+            if condition is not None and now_ns - condition.captured_ns > self._max_observation_age_ns:
+                self._lose_place(condition.captured_ns, _OBSERVATION_STALE)
+        elif now_ns - self._admitted_ns > self._max_gap_ns:
+            self._lose_place(self._admitted_ns, _LOOP_PAUSED)
             paused_ms = (now_ns - self._admitted_ns) * 1e-6
             self.why = self.why or f"no command was sent for {paused_ms:.0f} ms: it stood still"
         self._admitted_ns = now_ns
         return reasons
+
+    def _lose_place(self, since_ns: int, why: int) -> None:
+        """From here on the robot's place is unknown, for these reasons. Only readings after ``since_ns`` say it."""
+        self._unknown_since_ns, self._unknown_why = since_ns, why
+        seen = self._condition
+        was_read = why == _LOOP_PAUSED and seen is not None and seen.captured_ns <= since_ns
+        self._known = seen.position if was_read and seen is not None else self._read_before
 
     def _find_place(self, now_ns: int, since_ns: int) -> None:
         """Hold where the robot is. It has stopped at the last command: braking would move it again. A person may have
@@ -256,8 +273,10 @@ class SafetyGate:
                 return
             if not self._is_plausible(condition):
                 return
-            # Joints that sag a little under their load keep their command.
-            away = self._joint_monitor.is_away(condition.position, self._motion.previous)
+            # Joints that sag a little under their load, as they did before, keep their command.
+            near = self._motion.previous
+            away = self._joint_monitor.is_away(condition.position, near)
+            away |= (np.abs([condition.position - self._known, condition.position - near]) > self._one_tick).all(axis=0)
             moved = self._may_yield[away[self._may_yield]]
         self._unknown_since_ns = None
         self._give_way(moved)

@@ -82,7 +82,7 @@ class MotionLimits:
         if self._limiter is not None:
             for command in commands:
                 command[self.smooth_dims] = self._limiter.brake()
-        self._target = self.previous = commands[-1]
+        self._target = self.previous = commands[-1].copy()  # what is returned belongs to the caller
         return commands
 
     def follow(self, action: Float32Array, count: int) -> tuple[Float32Array, int]:
@@ -106,7 +106,7 @@ class MotionLimits:
         reasons |= self._turned_back
         if (commands != targets).any():
             reasons |= _RATE if self._limiter is None else _SMOOTHED
-        self.previous = commands[-1]
+        self.previous = commands[-1].copy()
         return commands, reasons
 
     def _interpolate(self, target: Float32Array, count: int) -> Float32Array:

@@ -21,6 +21,7 @@ from tests.fakes.scheduled import ScheduledTakeover
 from vla_rl.core.clock import VirtualClock
 from vla_rl.core.config import load_config
 from vla_rl.core.errors import UserError
+from vla_rl.core.protocols import Condition
 from vla_rl.core.types import Episode, Float32Array, Origin, Source, Step
 from vla_rl.execution.executor import Executor
 from vla_rl.execution.loop import EpisodeSummary, Pacer, run_episode
@@ -476,6 +477,119 @@ def test_a_process_that_stood_still_within_a_tick_sends_nothing_of_it(
         assert steps.steps[17].source is Source.HOLD, "nothing of it was sent"
         np.testing.assert_array_equal(steps.steps[17].action_sent[targets], commands[last, targets])
         assert not steps.steps[17].action_sent[list(delta_dims)].any()
+
+
+@pytest.mark.parametrize("commands_per_tick", [1, 4])
+def test_a_pause_while_a_command_is_sent_ends_the_braking(commands_per_tick: int) -> None:
+    """A bus that blocks for longer than a gap may be, but not for as long as braking may take."""
+    limits = GateConfig(low=(-10.0,), high=(10.0,), max_velocity=(2.0,), max_acceleration=(1.0,), max_jerk=(20.0,))
+    arm = Arm(limits, 20.0)
+    write, last = arm.write, 60 * commands_per_tick + 3
+
+    def block(action: Float32Array) -> Float32Array:
+        sent = write(action)
+        if len(arm.writes) == last:
+            arm.sleep(1.0)
+        return sent
+
+    arm.write = block  # type: ignore[method-assign]
+    gate = SafetyGate(limits, 20.0, commands_per_tick)
+    run_episode(arm, race(limits), gate, seed=0, max_ticks=60)
+    assert gate.at_rest
+    assert len(arm.writes) == arm.stopped_after == last
+    assert moving(stream(arm))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("commands_per_tick", [1, 4])
+def test_a_first_error_in_the_braking_does_not_end_it(commands_per_tick: int, error: type[BaseException]) -> None:
+    """Ctrl-C, or a bus that fails once."""
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+
+    def fail(number: int) -> None:
+        if number == 17 * commands_per_tick + 3:
+            raise error
+
+    arm.on_write = fail
+    gate = SafetyGate(limits, 30.0, commands_per_tick)
+    with pytest.raises(error):
+        run_episode(arm, race(limits), gate, seed=0, max_ticks=17)
+    assert gate.at_rest
+    assert not broken_limits(stream(arm), limits, 30.0 * commands_per_tick)
+
+
+def test_a_second_signal_ends_the_braking_at_once() -> None:
+    limits = load_config(RobotLimits, ROBOTS / "so101.yaml")
+    arm = Arm(limits, 30.0)
+
+    def interrupt(number: int) -> None:
+        if number >= 20:
+            raise KeyboardInterrupt
+
+    arm.on_write = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run_episode(arm, race(limits), SafetyGate(limits, 30.0), seed=0, max_ticks=17)
+    assert len(arm.writes) == arm.stopped_after == 19
+
+
+class PausedSteps(Arm):
+    """A joint that takes steps. Its process stands still, and its reading stays old for two ticks more."""
+
+    stops = 0
+
+    def condition(self) -> Condition:
+        return Condition(np.zeros(1, np.float32), np.zeros(1, np.float32), self._captured_ns)
+
+    def read(self) -> Any:
+        observation = super().read()
+        if self._reads == 10:
+            self.sleep(2.0)
+        if self._reads not in (10, 11, 12):
+            self._captured_ns = self.clock.now_ns()
+        return observation
+
+    def stop(self) -> None:
+        self.stops += 1
+        super().stop()
+
+
+def test_steps_that_a_pause_has_ended_are_recorded_as_ended() -> None:
+    """The gate sends nothing until it knows where the robot is, and the robot ends its steps."""
+    limits = RobotLimits(low=(-1.0,), high=(1.0,), max_velocity=(20.0,), delta_dims=(0,))
+    arm, steps = PausedSteps(limits, 20.0), StepList()
+    action = np.full(1, 0.5, np.float32)
+    run_episode(arm, Demonstrator(lambda: (action, action)), SafetyGate(limits, 20.0), seed=0, subscribers=[steps])
+    sent = sum(float(command[0]) for _, command in arm.writes)
+    assert sent == sum(float(step.action_sent[0]) for step in steps.steps) == 4.5
+    assert arm.stops > 1, "a tick without a command ends steps"
+
+
+class InPlace(ScheduledTakeover):
+    """A takeover that adds to the array that it is shown."""
+
+    def command(self, tick: int, proposed: Float32Array) -> Float32Array | None:
+        proposed += 0.5
+        return proposed
+
+
+def test_what_others_do_to_its_arrays_does_not_move_the_gate() -> None:
+    """Of a person's input, and of a robot that converts its commands where they stand."""
+    arm = arm_of_two()
+    write = arm.write
+
+    def in_degrees(action: Float32Array) -> Float32Array:
+        sent = write(action.copy())
+        action *= 57.3
+        return sent
+
+    arm.write = in_degrees  # type: ignore[method-assign]
+    source = TakeoverSwitch(Executor(InlinePlanner(ReachPolicy())), InPlace([], lambda _, action: action))
+    steps = StepList()
+    run_episode(arm, source, SafetyGate(LIMITS, 20.0), seed=0, subscribers=[steps], max_ticks=40)
+    commands = stream(arm)
+    assert np.abs(np.diff(commands, axis=0)).max() <= STEP
+    np.testing.assert_array_equal([step.action_sent for step in steps.steps], commands[1:41])
 
 
 def test_after_an_interruption_the_rest_of_the_tick_is_sent_before_the_braking() -> None:

@@ -156,19 +156,38 @@ def test_a_gripper_that_squeezes_too_hard_gives_way_and_one_that_holds_does_not(
 LATE_NS = 60 * 10**9
 
 
-@pytest.mark.parametrize(("position", "held"), [(0.05, 0.0), (0.9, 0.9)])
-def test_after_a_pause_only_joints_that_were_moved_give_way(position: float, held: float) -> None:
-    """A servo under load is a little off: told to be where it is, it would sag further."""
+@pytest.mark.parametrize(
+    ("before", "position", "held"),
+    [(0.05, 0.05, 0.0), (0.05, 0.07, 0.0), (0.0, 0.02, 0.0), (0.0, 0.05, 0.05), (0.05, 0.0, 0.0), (0.0, 0.9, 0.9)],
+)
+def test_after_a_pause_only_joints_that_were_moved_give_way(before: float, position: float, held: float) -> None:
+    """A servo under load is a little off: told to be where it is, it would sag further. What a person has moved by more
+    than a tick may not be thrown back in one command, and a motion that came to its end was not moved.
+    """
+    gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
+    gate.reset(told)
+    reasons = 0
+    for now_ns, reading in ((0, 0.0), (1, before), (LATE_NS, position), (LATE_NS + 1, position)):
+        gate.inspect(Condition(np.float32([reading]), told, now_ns))
+        verdict = gate.admit(told, now_ns, now_ns, now_ns)
+        reasons |= verdict.reasons
+    assert verdict.stopped
+    assert Reason.LOOP_PAUSED in Reason(reasons)
+    assert verdict.commands[-1, 0] == np.float32(held)
+
+
+def test_a_pause_before_the_first_command_is_one_too() -> None:
+    """The process stood still after its robot was read: the posture of before may not be commanded."""
     gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
     gate.reset(told)
     gate.inspect(Condition(told, told, 0))
-    gate.admit(told, 0, 0, 0)
-    for now_ns in (LATE_NS, LATE_NS + 1):
-        gate.inspect(Condition(np.float32([position]), told, now_ns))
-        verdict = gate.admit(told, now_ns, now_ns, now_ns)
-    assert verdict.stopped
-    assert Reason.LOOP_PAUSED in Reason(verdict.reasons)
-    assert verdict.commands[-1, 0] == np.float32(held)
+    verdict = gate.admit(told, LATE_NS, 0, LATE_NS)
+    assert (verdict.commands.shape, verdict.held) == ((0, 1), True)
+    for read_ns in (LATE_NS + 1, LATE_NS + 2):
+        gate.inspect(Condition(np.float32([0.08]), told, read_ns))
+        verdict = gate.admit(told, read_ns, read_ns, read_ns)
+    assert verdict.commands.tolist() == [[pytest.approx(0.08)]]
+    assert not verdict.stopped
 
 
 @pytest.mark.parametrize("age_ms", [200.0, 1e6])

@@ -308,6 +308,10 @@ class Gate(Protocol):
         """
         ...
 
+    def still(self, command: Float32Array) -> Float32Array:
+        """Return a command that ends its motion, float32 [A]: targets stay, steps are 0."""
+        ...
+
     def outdated(self, age_ns: int, sent: Float32Array) -> Float32Array | None:
         """Return None if the commands that are not sent yet may be sent.
 

@@ -174,7 +174,7 @@ def run_episode(
             observed = observed_ns(observation, now_ns)
             verdict = gate.admit(proposal.action, now_ns, observed, proposal.planned_ns, attempt.pacer.commands_left())
             sent = attempt.write(verdict.commands, now_ns)
-            source.sent(sent)
+            source.sent(sent.copy())
             step = attempt.account(observation, proposal, verdict, sent, now_ns, observed)
             for subscriber in subscribers:
                 subscriber.on_step(step)
@@ -237,6 +237,7 @@ class _Attempt:
         count, self._expired = len(self._unsent), False
         if not self._unsent:
             self._robot.stop()
+            self._sent = self._gate.still(self._sent)
         while self._unsent:
             self.pacer.next_command()
             rest = self._gate.outdated(self._clock.now_ns() - decided_ns, self._sent)
@@ -258,7 +259,11 @@ class _Attempt:
             # A stream of commands that broke off a while ago has stopped the robot: it must not move on after that.
             flowing = start_ns - self.pacer.command_ns <= _FLOWING_TICKS * self._period_ns
             if flowing and not getattr(self._robot, "world_ends", False):
-                self._brake(start_ns)
+                try:
+                    self._brake(start_ns)
+                except BaseException:  # a first signal, or a command that fails once, ends no motion
+                    self._brake(start_ns)
+                    raise
         finally:
             self._robot.stop()
             self._at_rest = True
@@ -271,11 +276,11 @@ class _Attempt:
         # As long as the limits need, twice over, since a loop that is late sends fewer commands.
         until_ns = start_ns + round(2e9 * self._gate.braking_s) + self._period_ns
         while not self._gate.at_rest and self._clock.now_ns() < until_ns:
-            decided_ns = self._clock.now_ns()
+            sent_ns = self.pacer.command_ns
             self.pacer.next_tick()
             if self._clock.now_ns() < self.pacer.tick_ns:
                 return  # the clock was interrupted, and commands that are not spaced do not brake
-            due_ns = min(decided_ns + self._period_ns, self.pacer.tick_ns)  # waiting for it is no pause
+            due_ns = min(sent_ns + self._period_ns, self.pacer.tick_ns)  # waiting for it is no pause
             self.write(self._gate.brake(self.pacer.commands_left()), due_ns)
 
     def account(

@@ -137,6 +137,16 @@ def test_what_has_no_loss_has_no_gradient(model: LeRobotModel) -> None:
     model.zero_grad()
 
 
+def test_sentences_with_the_same_numbers_are_refused_where_they_are_read(model: LeRobotModel) -> None:
+    batch = make_batch(model)
+    if model.tokenizer is None:
+        assert model.tokenize(["Push it!"]).equal(batch.text[:1])
+        return
+    with pytest.raises(UserError, match=r"'push it' and 'Push it!'.* reword one of them"):
+        model.tokenize(["Push it!"])
+    assert model._inputs(batch.images, batch.state, batch.text)["task"] == ["push it", "open it", "push it"]
+
+
 def test_randomness_is_that_of_the_generator(model: LeRobotModel) -> None:
     batch = make_batch(model)
     torch.manual_seed(1)

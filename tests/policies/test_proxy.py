@@ -197,6 +197,40 @@ def test_a_base_in_a_folder_is_asked_once(base: Path) -> None:
     assert frozen.asked == 1
 
 
+class Sided(Wrong):
+    """Plans by the last words of a long sentence."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        plan = np.full((5, 2), 1.0 if observation.task.endswith("left plate") else 2.0)
+        return ActionChunk(plan, observation.tick, 0, self.version)
+
+
+LONG = "put the white mug on the tray, then put the yellow and white mug on the {} plate"
+
+
+def test_sentences_that_the_proxy_reads_alike_are_refused_before_the_base_is_given_the_wrong_one(base: Path) -> None:
+    model = proxied(f"{__name__}:Sided", Wrong.spec)
+    copied, acting = copy.deepcopy(model), model.acting()
+    image = {"front": np.zeros((160, 200, 3), np.uint8)}
+    left, right = (Observation(image, np.zeros(2, np.float32), LONG.format(side), 0) for side in ("left", "right"))
+    assert acting.infer(left).actions[0, 0] == 1
+    refused = rf"'{left.task}' and '{right.task}'.* 6 words .*raise policy\.net\.text\.max_words, or reword one"
+    for each in (acting, copied.acting()):
+        with pytest.raises(UserError, match=refused):
+            each.infer(right)
+    assert acting.infer(left).actions[0, 0] == 1
+    with pytest.raises(UserError, match=refused):
+        proxied(f"{__name__}:Sided", Wrong.spec).tokenize([left.task, right.task])
+
+    alike = proxied(base)
+    assert alike.tokenize([left.task]).equal(alike.tokenize([right.task])), "they are one to the base as well"
+
+    longer = replace(NET, text=replace(NET.text, max_words=20))
+    config = ProxyConfig(base=f"{__name__}:Sided", net=longer)
+    reads = ProxiedPolicy(config, Wrong.spec, statistics(Wrong.spec)).acting()
+    assert [reads.infer(seen).actions[0, 0] for seen in (left, right, left)] == [1, 2, 1]
+
+
 class Three(Wrong):
     horizon, plan = 3, np.full((3, 2), 0.5, np.float32)
 

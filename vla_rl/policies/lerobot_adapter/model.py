@@ -30,6 +30,7 @@ from vla_rl.policies.lerobot_adapter.folder import (
 )
 from vla_rl.policies.lerobot_adapter.lora import Adapters, Added, LoraConfig, is_adapter, merged
 from vla_rl.policies.lerobot_adapter.losses import per_sample_loss
+from vla_rl.policies.sentences import Sentences
 from vla_rl.policies.trainable import TrainablePolicy
 
 # What lerobot takes for pictures if a dataset does not say otherwise.
@@ -108,7 +109,7 @@ class LeRobotModel(TrainablePolicy):
             self.preprocess, self.postprocess = make_pre_post_processors(policy.config, dataset_stats=stats)
         except (OSError, ValueError, ImportError) as error:
             raise UserError(hub_sentence(error)) from error
-        self._sentences: dict[bytes, str] = {}
+        self._sentences = Sentences()
 
     @classmethod
     def build(
@@ -160,10 +161,10 @@ class LeRobotModel(TrainablePolicy):
         return next((step.input_tokenizer for step in steps if hasattr(step, "input_tokenizer")), None)
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
-        """Task sentences -> int64 [B, L], their hashed words."""
+        """Task sentences -> int64 [B, L], their hashed words; UserError for two that only lerobot distinguishes."""
         tokens = super().tokenize(sentences)
-        for row, sentence in zip(tokens, sentences, strict=True):
-            self._sentences[row.numpy().tobytes()] = sentence
+        reads_none = self.tokenizer is None
+        self._sentences.keep(tokens, sentences, lambda *_: reads_none, "reword one of them")
         return tokens
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
@@ -277,7 +278,7 @@ class LeRobotModel(TrainablePolicy):
         batch[STATE] = state
         if self._has_time_axis and self.n_obs_steps == 1:
             batch = {key: value[:, None] for key, value in batch.items()}
-        return batch | {"task": [self._sentences[row.cpu().numpy().tobytes()] for row in text]}
+        return batch | {"task": self._sentences.of(text)}
 
     @contextlib.contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:

@@ -88,6 +88,10 @@ class FrozenBase:
         """Copies of a proxy share the base."""
         return self
 
+    def reads_alike(self, one: str, other: str) -> bool:
+        """Return whether two sentences are one to the policy. A named policy may distinguish all."""
+        return self.model is not None and bool(torch.equal(*self.model.tokenize([one, other])))
+
     def check(self, observation: Observation) -> None:
         """Ask for the chunk of an observation. Warn if a named policy plans another one when asked again, at another
         tick.

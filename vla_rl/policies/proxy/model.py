@@ -24,6 +24,7 @@ from vla_rl.policies.flow_vla.config import FlowVLAConfig
 from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.policies.named import is_name
 from vla_rl.policies.proxy.base import BaseChunks, keys_of, open_base
+from vla_rl.policies.sentences import Sentences
 from vla_rl.policies.trainable import HasSpec, Summarized, TrainablePolicy, summary_for
 
 _PIXELS = 64  # the proxy sees larger pictures reduced to about this side
@@ -98,7 +99,7 @@ class ProxiedPolicy(TrainablePolicy):
             )
         self.chunks: BaseChunks | None = None
         self.asks = True
-        self._sentences: dict[bytes, str] = {}
+        self._sentences = Sentences()
         side = min(config.net.expert.actions_per_token, self.base.horizon)
         length = min(config.net.horizon, self.base.horizon) // side * side
         height, width = spec.image_size
@@ -182,15 +183,19 @@ class ProxiedPolicy(TrainablePolicy):
         return self.net.vocabulary
 
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
-        """Task sentences -> int64 [B, L], as the proxy reads them. The base policy gets them unchanged."""
+        """Task sentences -> int64 [B, L], as the proxy reads them. The base policy gets them unchanged.
+
+        Raises:
+            UserError: For two sentences that the base policy distinguishes and the proxy does not.
+        """
         tokens = self.net.tokenize(sentences)
-        for row, sentence in zip(tokens, sentences, strict=True):
-            self._sentences[row.cpu().numpy().tobytes()] = sentence
+        remedy = "raise policy.net.text.max_words, or reword one of them"
+        self._sentences.keep(tokens, sentences, self.base.reads_alike, remedy)
         return tokens
 
     def sentences(self, text: Tensor) -> list[str]:
         """Return the sentences that `tokenize` gave as text, int64 [B, L]."""
-        return [self._sentences[row.tobytes()] for row in text.cpu().numpy()]
+        return self._sentences.of(text)
 
     def loss(self, batch: PolicyBatch, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
         """Flow-matching loss of the proxy on the first actions of the batch's chunks."""

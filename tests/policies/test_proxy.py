@@ -231,6 +231,25 @@ def test_sentences_that_the_proxy_reads_alike_are_refused_before_the_base_is_giv
     assert [reads.infer(seen).actions[0, 0] for seen in (left, right, left)] == [1, 2, 1]
 
 
+class Updated(Wrong):
+    """Its server is restarted with other weights before the first chunk."""
+
+    def infer(self, observation: Observation, committed: Float32Array | None = None) -> ActionChunk:
+        self.version = 4
+        return super().infer(observation)
+
+
+def test_a_base_of_another_version_plans_no_more_in_this_run() -> None:
+    model = proxied(f"{__name__}:Updated", Wrong.spec)
+    model.chunks = BaseChunks((5, 2))
+    seen = Observation({"front": np.zeros((160, 200, 3), np.uint8)}, np.zeros(2, np.float32), "push the block", 0)
+    acting, refused = model.acting(), "Updated is now version 4, it was version 3; bring the earlier one back"
+    for _ in range(2):
+        with pytest.raises(UserError, match=refused):
+            acting.infer(seen)
+    assert not model.chunks._found
+
+
 class Three(Wrong):
     horizon, plan = 3, np.full((3, 2), 0.5, np.float32)
 

@@ -49,18 +49,21 @@ def load_named(name: str) -> BasePolicy:
 
 
 class SeededPolicy:
-    """A policy under a name whose chunks follow from given noise: the noise is its seed.
+    """A policy under a name whose chunks follow from given noise: the noise is its seed. It keeps its version.
 
     Args:
         name: As of `load_named`.
 
     Attributes:
         policy: The policy.
+        version: Of its weights.
         horizon: H, number of actions in a chunk.
     """
 
     def __init__(self, name: str) -> None:
-        self.policy, self._seed = load_named(name), -1
+        self._name, self._seed = name, -1
+        self.policy = load_named(name)
+        self.version = int(self.policy.version)
         self.horizon = int(self.policy.horizon)
 
     def chunk(self, observation: Observation, noise: Float32Array) -> Float32Array:
@@ -69,6 +72,9 @@ class SeededPolicy:
         Args:
             observation: What it plans for.
             noise: float32 [H, A].
+
+        Raises:
+            UserError: For a chunk of another shape, or of another version of the policy.
         """
         seed = zlib.crc32(np.ascontiguousarray(noise)) >> 1
         if seed != self._seed:
@@ -76,4 +82,9 @@ class SeededPolicy:
             self._seed = seed
         spec = self.policy.spec
         actions = check_chunk(self.policy.infer(observation.copied()), spec.action_dim).actions
+        if self.policy.version != self.version:  # a server may have been restarted with other weights
+            raise UserError(
+                f"{self._name} is now version {self.policy.version}, it was version {self.version}; bring the earlier "
+                "one back, or begin anew"
+            )
         return with_still_end(actions, self.horizon, spec.delta_dims)[: self.horizon]

@@ -71,7 +71,7 @@ class FrozenBase:
         if is_name(source):
             self._named = SeededPolicy(source)
             self.model = None
-            self.key = f"{source} version {self._named.policy.version}"
+            self.key = f"{source} version {self._named.version}"
         else:
             if critic_of(Path(source)) is not None:
                 raise ConfigError(f"policy.base={source} acts with a critic; name a policy without one")
@@ -122,6 +122,9 @@ class FrozenBase:
             sentences: The task of each observation.
             noise: [B, N, H, A]. A policy without weights here gets a seed from it.
             tick: Tick of the observations, for a policy without weights here.
+
+        Raises:
+            UserError: For actions that are not finite numbers, or a named policy that is of another version now.
         """
         images, state, _ = inputs
         started_s = time.perf_counter()

@@ -40,7 +40,7 @@ from vla_rl.core.metadata import (
     read_weights,
 )
 from vla_rl.core.normalization import Statistics
-from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.policy_spec import PolicySpec, successor_difference
 from vla_rl.core.validation import check_version
 from vla_rl.core.version_watcher import VersionWatcher
 
@@ -137,7 +137,7 @@ def read_checkpoint(checkpoint: Path, manifest: Manifest) -> tuple[int, dict[str
         # A backbone's folder moves with its checkpoint.
         if name != "backbone" and deployed.get(name) != config.get(name):
             raise CheckpointError(f"{checkpoint} has another {name} than the deployed policy; export it anew")
-    if differs := spec_difference(spec, manifest.spec, but=("env_id",)):
+    if differs := successor_difference(spec, manifest.spec):
         raise CheckpointError(
             f"{checkpoint} has the {differs.name} {differs.found}, the deployed policy {differs.expected}; export it "
             "anew"

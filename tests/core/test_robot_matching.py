@@ -8,7 +8,7 @@ import pytest
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import ConfigError, UserError
-from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.policy_spec import PolicySpec, spec_difference, successor_difference
 from vla_rl.core.robot_matching import declared, match_robot, renamed
 
 ARM = Dimensions(("pan", "lift", "grip"), ("rad", "rad", ""))
@@ -80,6 +80,17 @@ def test_interfaces_differ_in_the_order_of_their_names_and_in_their_units() -> N
     assert spec_difference(replace(SPEC, dimensions=((silent, ARM),)), SPEC) is None
     assert spec_difference(replace(SPEC, env_id="other"), SPEC, but=("env_id",)) is None
     assert spec_difference(replace(SPEC, control_hz=5.0), SPEC) == ("control_hz", 5.0, 20.0)
+
+
+def test_a_policy_that_takes_the_place_of_another_declares_the_same_names_and_units() -> None:
+    assert successor_difference(replace(SPEC, env_id="other"), SPEC) is None
+    assert successor_difference(replace(SPEC, control_hz=5.0), SPEC) == ("control_hz", 5.0, 20.0)
+    silent = Dimensions(ARM.names, ("rad", "", ""))
+    for one, other in ((SPEC, replace(SPEC, dimensions=())), (replace(SPEC, dimensions=((silent, ARM),)), SPEC)):
+        for found, expected in ((one, other), (other, one)):
+            differs = successor_difference(found, expected)
+            assert differs is not None
+            assert differs.name == "state dimensions"
 
 
 def test_a_policy_from_before_names_differs_in_nothing_and_that_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

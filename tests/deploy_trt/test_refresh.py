@@ -113,6 +113,11 @@ def test_weights_that_are_not_finite_are_refused(copied: DeployedPolicy, newer: 
         ("spec.control_hz", 50.0, "control_hz"),
         ("spec.delta_dims", [0], "delta_dims"),
         ("spec.sizes", [[2, 1], [3, 2]], "sizes"),
+        (
+            "spec.dimensions",
+            [[{"names": ["x", "y", "z"]}, {"names": ["x", "y"]}]],
+            "x, y, z, the deployed .* undeclared",
+        ),
         ("config.horizon", 4, "horizon"),
     ],
 )

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
@@ -149,6 +150,28 @@ def test_a_version_of_another_kind_of_action_never_acts(tmp_path: Path) -> None:
         write(tmp_path, version, "0.0")
         policy.look()
         assert policy.infer(observe(version)).policy_version == acts
+
+
+def test_a_version_whose_names_or_units_are_gone_never_acts(tmp_path: Path) -> None:
+    """The vectors stay matched by the names of the first version, whatever the next one means by them."""
+    lift = Dimensions(("lift",), ("rad",))
+    declared = [lift, Dimensions(), Dimensions(("lift",)), lift]
+
+    class Named(FilePolicy):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            dimensions = ((lift, declared[self.version]),)
+            self.spec = PolicySpec("one", (), (8, 8), state_dim=1, action_dim=1, dimensions=dimensions)
+
+    write(tmp_path, 0, "0.8")
+    policy = WatchedPolicy(tmp_path, Named, poll_s=NEVER_S)
+    policy.reset(5)
+    policy.infer(observe(0))
+    for version, acts in ((1, 0), (2, 0), (3, 3)):
+        write(tmp_path, version, "0.0")
+        policy.look()
+        assert policy.infer(observe(version)).policy_version == acts
+    policy.close()
 
 
 def test_the_thread_looks_by_itself(tmp_path: Path) -> None:

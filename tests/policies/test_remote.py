@@ -24,13 +24,16 @@ from vla_rl.acting.policy_folder import find_policy, load_policy
 from vla_rl.acting.serve import PolicyServer
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.config_files import to_yaml
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.policies.remote import RemoteError, RemoteInterface, RemotePolicy
 from vla_rl.policies.remote.interface import Keys
+from vla_rl.policies.remote.policy import OURS
 from vla_rl.policies.remote.wire import WireError, pack, unpack
 
 INTERFACE = RemoteInterface(SPEC, horizon=8, provides=("guidance", "gradient"))
 DECLARED = config_to_dict(INTERFACE)
+ARM = ("pan", "lift", "grip")
 LOSES_CONNECTION = ("dropped", "silent metadata", "oversized")  # after which the client asks once more
 
 
@@ -205,6 +208,33 @@ class TestRemotePolicy:
                 with pytest.raises(RemoteError, match="now serves another policy: its control_hz is 20"):
                     remote.infer(make_observation())
             remote.close()
+
+    @pytest.mark.parametrize(
+        ("change", "error"),
+        [
+            ({"spec": SPEC}, r"its state dimensions is undeclared, it was pan \(rad\), lift, grip"),
+            ({"spec": replace(SPEC, dimensions=((Dimensions(ARM), Dimensions(ARM[:2])),))}, "it was pan .rad., lift"),
+            ({"discrete_dims": (1,)}, r"discrete_dims is \(1,\), it was \(\)"),
+            ({"n_obs_steps": 2}, "n_obs_steps is 2, it was 1"),
+            ({"prefix_ticks": 3}, "prefix_ticks is 3, it was 0"),
+            ({"horizon": 4}, "horizon is 4, it was 8"),
+            ({"keys": Keys(prompt="text")}, "keys is .*'text'"),
+            ({"keys": Keys(state={"grip": 1, "arm": 2})}, r"keys is .*'grip': 1, 'arm': 2"),
+        ],
+    )
+    def test_after_a_new_connection_all_that_was_matched_is_the_same(self, change: dict[str, Any], error: str) -> None:
+        """The chunks of a policy without names would be reordered by the names of the one before it."""
+        named = replace(SPEC, dimensions=((Dimensions(ARM, ("rad", "", "")), Dimensions(ARM[:2])),))
+        interface = replace(INTERFACE, spec=named, keys=Keys(state={"arm": 2, "grip": 1}))
+        server = FaultyServer(interface, declared=config_to_dict(interface))
+        with in_thread(server) as url:
+            remote: Any = load_policy(url)
+            same = replace(interface, version=7, provides=(), spec=replace(named, env_id="another of the same robot"))
+            for declared in (same, replace(same, **change)):
+                server._metadata = {OURS: config_to_dict(declared)}
+                remote.close()
+                with contextlib.nullcontext() if declared is same else pytest.raises(RemoteError, match=error):
+                    remote.infer(make_observation())
 
     def test_a_server_that_no_longer_describes_its_policy_is_refused(self) -> None:
         server = FaultyServer(INTERFACE, declared=DECLARED)

@@ -16,7 +16,7 @@ from vla_rl.core.config_files import read_yaml
 from vla_rl.core.errors import CheckpointError, ConfigError, UserError, one_line
 from vla_rl.core.json_files import check_seal, read_json
 from vla_rl.core.metadata import CORRECTOR_FOLDER, is_lerobots, not_adopted
-from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.policy_spec import PolicySpec, successor_difference
 from vla_rl.core.protocols import BasePolicy, Policy
 from vla_rl.core.robot_matching import RobotMatch
 from vla_rl.core.validation import check_version
@@ -227,7 +227,7 @@ def load_acting_policy(path: Path, expected: PolicySpec | None = None, device: s
     Raises:
         CheckpointError: If the policy is damaged, or has another interface than ``expected``.
     """
-    if expected is not None and (differs := spec_difference(find_policy(path).spec, expected, but=("env_id",))):
+    if expected is not None and (differs := successor_difference(find_policy(path).spec, expected)):
         raise CheckpointError(
             f"{path} has the {differs.name} {differs.found}; the policy of the robot's check has "
             f"{differs.expected}. Watch the folder of that policy's own run"

@@ -2,13 +2,13 @@
 
 import functools
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from vla_rl.core.dimensions import UNDECLARED, Pair, match_both
+from vla_rl.core.dimensions import UNDECLARED, Dimensions, Pair, match_both
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.core.validation import check_vector
@@ -194,22 +194,43 @@ def spec_difference(found: PolicySpec, expected: PolicySpec, but: Collection[str
     Names that only one of the two declares are no difference: those vectors are matched by position, which is logged
     once.
     """
-    for name in (field.name for field in fields(PolicySpec) if field.name not in ("dimensions", *but)):
-        if getattr(found, name) != getattr(expected, name):
-            return Difference(name, getattr(found, name), getattr(expected, name))
-    return names_difference(found, expected)
+    return _sizes_difference(found, expected, but) or names_difference(found, expected)
+
+
+def successor_difference(found: PolicySpec, expected: PolicySpec) -> Difference | None:
+    """Return why a policy cannot take the place of another one that is connected already; None if it can.
+
+    The robot stays matched by what the first policy declares. So names and units must be declared alike, beside all
+    that `spec_difference` compares. Only the ``env_id`` may differ.
+    """
+    if differs := _sizes_difference(found, expected, ("env_id",)):
+        return differs
+    for what, one, other in _each_vector(found, expected):
+        if one != other:
+            return Difference(f"{what} dimensions", one.words() or "undeclared", other.words() or "undeclared")
+    return None
 
 
 def names_difference(found: PolicySpec, expected: PolicySpec) -> Difference | None:
     """Return the first vector whose names, order or units differ; arguments as of `spec_difference`."""
-    for size in expected.action_sizes:
-        pairs = zip(("state", "action"), found.dimensions_of(size), expected.dimensions_of(size), strict=True)
-        for what, one, other in pairs:
-            if bool(one) != bool(other):
-                _say_once(f"only one of two policies of {expected.env_id} names its {what}: matched by position")
-            elif not one.agrees(other):
-                return Difference(f"{what} dimensions", one.words(), other.words())
+    for what, one, other in _each_vector(found, expected):
+        if bool(one) != bool(other):
+            _say_once(f"only one of two policies of {expected.env_id} names its {what}: matched by position")
+        elif not one.agrees(other):
+            return Difference(f"{what} dimensions", one.words(), other.words())
     return None
+
+
+def _sizes_difference(found: PolicySpec, expected: PolicySpec, but: Collection[str]) -> Difference | None:
+    for name in (field.name for field in fields(PolicySpec) if field.name not in ("dimensions", *but)):
+        if getattr(found, name) != getattr(expected, name):
+            return Difference(name, getattr(found, name), getattr(expected, name))
+    return None
+
+
+def _each_vector(found: PolicySpec, expected: PolicySpec) -> Iterator[tuple[str, Dimensions, Dimensions]]:
+    for size in expected.action_sizes:
+        yield from zip(("state", "action"), found.dimensions_of(size), expected.dimensions_of(size), strict=True)
 
 
 @functools.cache

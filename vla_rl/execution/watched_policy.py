@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.policy_spec import PolicySpec, successor_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.core.version_watcher import VersionWatcher
@@ -130,7 +130,7 @@ class WatchedPolicy:
         spec = getattr(policy, "spec", None)
         if isinstance(spec, PolicySpec):
             self._spec = self._spec or spec
-            if differs := spec_difference(spec, self._spec, but=("env_id",)):
+            if differs := successor_difference(spec, self._spec):
                 raise UserError(
                     "it is of another robot or kind of action than the one that acts: "
                     f"{differs.name} {differs.found}, expected {differs.expected}"

@@ -8,12 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from vla_rl.core.errors import UserError
-from vla_rl.core.policy_spec import PolicySpec, spec_difference
+from vla_rl.core.policy_spec import Difference, PolicySpec, successor_difference
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.policies.remote.interface import MOST_ACTIONS, RemoteInterface
 
@@ -203,11 +204,23 @@ class RemotePolicy(ABC):
 
     def _check_same(self, found: RemoteInterface) -> None:
         """Refuse another policy behind the same address after a new connection."""
-        if differs := spec_difference(found.spec, self.interface.spec, but=("env_id",)):
+        if differs := _successor_difference(found, self.interface):
             raise RemoteError(
                 f"{self.url} now serves another policy: its {differs.name} is {differs.found}, it was "
                 f"{differs.expected}; start the rollout again"
             )
+
+
+def _successor_difference(found: RemoteInterface, known: RemoteInterface) -> Difference | None:
+    """As `successor_difference`, for what a server declares. Its version and capabilities may differ."""
+    if differs := successor_difference(found.spec, known.spec):
+        return differs
+    found = replace(found, horizon=found.horizon or known.horizon)
+    for name in ("keys", "horizon", "discrete_dims", "prefix_ticks", "n_obs_steps"):
+        one, other = getattr(found, name), getattr(known, name)
+        if str(one) != str(other):  # as text, because the order of keys counts
+            return Difference(name, one, other)
+    return None
 
 
 def _timing(round_trip_ms: float, sent_ns: int, told: Mapping[str, Any]) -> Timing:

@@ -31,6 +31,7 @@ KINDS = (
     "truncated",
     "text",
     "silent metadata",
+    "one too many",
 )
 
 
@@ -78,14 +79,17 @@ class FaultyServer:
                 assert isinstance(frame, bytes)
                 fault = self._faults.pop(0) if self._faults else None
                 self.injected += fault is not None
-                await self._answer(connection, self._chunk(unpack(frame)), fault)
+                message = unpack(frame)
+                request = message.get(OURS, {}).get("request", 0)
+                reply = {"actions": self._chunk(message), "server_timing": {"infer_ms": 0.1}, "request": request}
+                await self._answer(connection, reply, fault)
 
     def _chunk(self, message: dict[str, Any]) -> np.ndarray:
         state = self._interface.observation(message, 0).state
         return np.tile(state[: self._interface.spec.action_dim], (self._interface.horizon, 1))
 
-    async def _answer(self, connection: ServerConnection, actions: np.ndarray, fault: str | None) -> None:
-        reply: dict[str, Any] = {"actions": actions, "server_timing": {"infer_ms": 0.1}}
+    async def _answer(self, connection: ServerConnection, reply: dict[str, Any], fault: str | None) -> None:
+        actions = reply["actions"]
         match fault:
             case "dropped":
                 connection.transport.abort()
@@ -119,6 +123,8 @@ class FaultyServer:
             case "text":
                 await connection.send("Traceback (most recent call last):\n  ...\nRuntimeError: out of memory")
                 return
+            case "one too many":  # an earlier answer once more, before that of this request
+                await connection.send(pack(reply | {"request": reply["request"] - 1}))
         await connection.send(pack(reply))
 
 

@@ -21,7 +21,7 @@ pytest.importorskip("websockets", reason="needs the extra serve")
 from benchmarks.any_policy.faults import KINDS, FaultyServer, in_thread
 from benchmarks.any_policy.fuzz import MESSAGES
 from vla_rl.acting.policy_folder import find_policy, load_policy
-from vla_rl.acting.serve import PolicyServer
+from vla_rl.acting.serve import PolicyServer, Session
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.config_files import to_yaml
 from vla_rl.core.dimensions import Dimensions
@@ -180,6 +180,26 @@ class TestRemotePolicy:
                     assert attempt < 2
             np.testing.assert_array_equal(chunk.actions, np.tile(seen.state[:2], (8, 1)))
             remote.close()
+
+    def test_one_answer_too_many_shifts_no_later_one(self, tmp_path: Path, connect: Callable[[str], Any]) -> None:
+        """A server that says nothing of requests: its chunks would pass for those of newer observations."""
+        file, faults = tmp_path / "robot.yaml", list[str | None]()
+        file.write_text(to_yaml(DECLARED))
+        with in_thread(FaultyServer(INTERFACE, faults)) as url:
+            remote = connect(f"{url}?interface={file}")
+            faults.append("one too many")
+            remote.infer(make_observation(1))
+            time.sleep(0.1)
+            with pytest.raises(RemoteError, match="sent more answers than it was asked for; the next chunk"):
+                remote.infer(make_observation(2))
+            seen = make_observation(3)
+            np.testing.assert_array_equal(remote.infer(seen).actions[0], seen.state[:2])
+
+    def test_our_server_says_which_request_it_answers(self, folder: Path) -> None:
+        session = Session(load_policy(folder), INTERFACE, 0)
+        message = INTERFACE.message(make_observation())
+        assert session.answer(pack(message | {OURS: {"request": 7}}))["request"] == 7
+        assert "request" not in session.answer(pack(message)), "another client's"
 
     def test_a_server_that_declares_nothing_needs_an_interface(
         self, tmp_path: Path, connect: Callable[[str], Any]

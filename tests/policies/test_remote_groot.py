@@ -55,11 +55,14 @@ def from_bytes(data: bytes) -> Any:
 
 
 class Server:
-    """Answers with the state as the actions; ``wrong`` replaces an answer, None is silence."""
+    """Answers with the state as the actions; ``wrong`` replaces an answer, None is silence. If it
+    ``repeats``, the answer before is sent again, before and behind each.
+    """
 
     def __init__(self, token: str = "") -> None:
         self.asked: list[dict[str, Any]] = []
         self.wrong: list[bytes | None] = []
+        self.repeats, self.again = False, list[bytes]()
         self._token, self._ended = token, False
         self._socket = zmq.Context.instance().socket(zmq.ROUTER)  # as REP, but it may stay silent
         self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
@@ -74,10 +77,13 @@ class Server:
     def _run(self) -> None:
         while not self._ended:
             if self._socket.poll(20):
-                client, empty, data = self._socket.recv_multipart()
+                *envelope, data = self._socket.recv_multipart()
                 answer = self._answer(from_bytes(data))
                 if answer is not None:
-                    self._socket.send_multipart([client, empty, answer])
+                    sent, late = [*envelope, answer], self.again
+                    for each in (late, sent, late) if late else (sent,):
+                        self._socket.send_multipart(each)
+                    self.again = sent if self.repeats else []
 
     def _answer(self, request: dict[str, Any]) -> bytes | None:
         self.asked.append(request)
@@ -179,6 +185,14 @@ def test_a_fault_is_one_error_and_the_next_chunk_is_sound(
     assert time.monotonic() - began_s < 1
     seen = make_observation(2)
     np.testing.assert_array_equal(policy.infer(seen).actions[0], seen.state[[0, 2]])
+
+
+def test_answers_too_many_shift_no_later_one(start: Callable[..., tuple[Server, Any]]) -> None:
+    server, policy = start()
+    server.repeats = True
+    for seed in range(5):
+        seen = make_observation(seed)
+        np.testing.assert_array_equal(policy.infer(seen).actions[0], seen.state[[0, 2]])
 
 
 def test_an_array_of_objects_is_not_unpickled() -> None:

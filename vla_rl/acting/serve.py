@@ -205,8 +205,9 @@ class PolicyServer:
 class Session:
     """The episode of one client.
 
-    Our clients send seed and tick. Other clients send neither, so each of their connections is an episode with
-    ``seed``. Its tick follows from the time and grows with each chunk, so no noise is drawn twice.
+    Our clients send seed and tick, and number their requests, which the answers repeat. Other clients send neither, so
+    each of their connections is an episode with ``seed``. Its tick follows from the time and grows with each chunk, so
+    no noise is drawn twice.
     """
 
     def __init__(self, policy: Policy, interface: RemoteInterface, seed: int) -> None:
@@ -229,7 +230,8 @@ class Session:
         if not np.isfinite(chunk.actions).all():
             raise UserError("the policy planned actions that are not finite numbers")
         timing: dict[str, Any] = {"infer_ms": infer_ms}
-        return {"actions": chunk.actions, "policy_version": chunk.policy_version, "server_timing": timing}
+        reply = {"actions": chunk.actions, "policy_version": chunk.policy_version, "server_timing": timing}
+        return reply | ({"request": _integer(ours, "request", 0)} if "request" in ours else {})
 
     def _plan(self, message: Mapping[str, Any], ours: Mapping[str, Any]) -> ActionChunk:
         passed = round((time.monotonic() - self._began_s) * self._interface.spec.control_hz)

@@ -72,6 +72,7 @@ class GrootPolicy(RemotePolicy):
         if self._socket is None:
             self._socket = zmq.Context.instance().socket(zmq.REQ)
             self._socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_ANSWER)
+            self._socket.setsockopt(zmq.REQ_CORRELATE, 1)  # an answer to an earlier request is none
             self._socket.connect(f"tcp://{urlsplit(self.url).netloc}")
         self._socket.setsockopt(zmq.RCVTIMEO, max(1, round(timeout_s * 1e3)))
         self._socket.setsockopt(zmq.SNDTIMEO, max(1, round(timeout_s * 1e3)))

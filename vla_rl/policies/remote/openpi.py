@@ -26,6 +26,7 @@ class OpenpiPolicy(RemotePolicy):
 
     _connection: ClientConnection | None = None
     _is_ours = False
+    _request = 0  # number of the last one
 
     @override
     def close(self) -> None:
@@ -68,10 +69,15 @@ class OpenpiPolicy(RemotePolicy):
         message = self.interface.message(observation)
         if self._is_ours:
             past = [self.interface.message(each) for each in observation.past]
-            message[OURS] = {**ours, "past": past} if past else dict(ours)
+            self._request += 1
+            message[OURS] = {**ours, "request": self._request} | ({"past": past} if past else {})
         elif {"committed", "previous"} & ours.keys():
             raise RemoteError(f"{self.url} takes no committed actions; use execution.strategy=naive or sync")
         reply = unpack(self._exchange(pack(message), timeout_s))
+        answered = reply.get("request", self._request) if self._is_ours else self._request
+        if type(answered) is not int or answered != self._request:
+            self.close()
+            raise self._too_many()
         if type(version := reply.get("policy_version")) is int and 0 <= version < 10**9:
             self.version = version
         told = reply.get("server_timing")
@@ -87,6 +93,9 @@ class OpenpiPolicy(RemotePolicy):
                 if fresh and (found := self._open(self.interface)) is not None:
                     self._check_same(found)
                 assert self._connection is not None
+                with contextlib.suppress(TimeoutError):  # nothing has come yet
+                    self._binary(self._connection.recv(timeout=0))
+                    raise self._too_many()
                 # A server that does not read must not hold this process in `send`.
                 seconds = struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1e6))
                 self._connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
@@ -103,6 +112,13 @@ class OpenpiPolicy(RemotePolicy):
                 self.close()
                 raise
         raise AssertionError("unreachable")
+
+    def _too_many(self) -> RemoteError:
+        """Answers have no times of their own: one too many would shift all later ones by a request."""
+        return RemoteError(
+            f"{self.url} sent more answers than it was asked for; the next chunk opens another connection. Look for "
+            "what sends answers twice, there or in between"
+        )
 
     def _binary(self, frame: str | bytes) -> bytes:
         if isinstance(frame, str):

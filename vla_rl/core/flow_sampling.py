@@ -26,12 +26,16 @@ def flow_noise(seed: int, tick: int, horizon: int, action_dim: int) -> Float32Ar
     return generator.standard_normal((horizon, action_dim), dtype=np.float32)
 
 
+def words_of(sentence: str) -> list[str]:
+    """Return the words of a sentence, without case and punctuation."""
+    return re.findall(r"\w+", sentence.lower())
+
+
 def hash_words(sentences: Sequence[str], max_words: int, vocabulary: int) -> NDArray[np.int64]:
     """Return the word numbers of sentences, int64 [B, max_words], padded with 0; longer sentences are cut."""
     ids = np.full((len(sentences), max_words), PADDING, np.int64)
     for row, sentence in enumerate(sentences):
-        words = re.findall(r"\w+", sentence.lower())[:max_words]
-        for column, word in enumerate(words):
+        for column, word in enumerate(words_of(sentence)[:max_words]):
             ids[row, column] = 1 + zlib.crc32(word.encode()) % (vocabulary - 1)
     return ids
 

@@ -1,22 +1,28 @@
 """The sentences behind tokens, for a policy that hands them on: to its base policy, or to a tokenizer of its own."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from torch import Tensor
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.flow_sampling import words_of
+
+logger = logging.getLogger(__name__)
 
 
 class Sentences:
     """Which sentence each row of tokens stands for.
 
     Tokens of our own are hashed words: case, punctuation and the words behind the last one are not in them. So two
-    sentences may have the same tokens, and the second one is refused.
+    sentences may have the same tokens. Of two with the same words, the first one counts for both, which is logged.
+    Other words are refused.
     """
 
     def __init__(self) -> None:
         self._known: dict[bytes, str] = {}
+        self._respelled: set[str] = set()
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> Self:
         """Copies of a policy share the sentences: tokens of one are given to another."""
@@ -36,11 +42,16 @@ class Sentences:
         """
         for row, sentence in zip(tokens.cpu().numpy(), sentences, strict=True):
             known = self._known.setdefault(row.tobytes(), sentence)
-            if known != sentence and not alike(known, sentence):
+            if known == sentence or alike(known, sentence):
+                continue
+            if words_of(known) != words_of(sentence):
                 raise UserError(
                     f"{known!r} and {sentence!r} cannot be distinguished: their first {len(row)} words have the same "
-                    f"numbers, without case and punctuation; {remedy}"
+                    f"numbers; {remedy}"
                 )
+            if sentence not in self._respelled:
+                self._respelled.add(sentence)
+                logger.warning("%r is read as %r: the words are the same", sentence, known)
 
     def of(self, tokens: Tensor) -> list[str]:
         """Return the sentences of tokens, int64 [B, L]."""

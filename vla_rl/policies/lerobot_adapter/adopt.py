@@ -44,8 +44,8 @@ def adopt(
         Policy that plans what it plans in lerobot. `LeRobotModel.save` writes it for `vla_rl.load_policy`.
 
     Raises:
-        CheckpointError: If a file is missing or damaged, images are normalized in a way that is not ImageNet's, or a
-            processor is not the one that lerobot makes for such a policy.
+        CheckpointError: If a file is missing or damaged. If images are normalized in a way that is not ImageNet's, or
+            a processor is not the one that lerobot makes for such a policy.
     """
     folder = Path(folder)
     try:

@@ -178,8 +178,8 @@ def check_interface(config: Any, spec: PolicySpec) -> None:
 
     if getattr(config, "use_relative_actions", False):
         raise UserError(
-            f"the {config.type} policy plans actions relative to the state (use_relative_actions); expected are "
-            "actions as the robot takes them, by which critics and exported graphs normalize here"
+            f"the {config.type} policy plans actions relative to the state (use_relative_actions), expected are "
+            "those that the robot takes. Critics and exported graphs normalize by them"
         )
     wanted = {
         IMAGE_PREFIX + camera: PolicyFeature(FeatureType.VISUAL, (3, *spec.image_size)) for camera in spec.cameras

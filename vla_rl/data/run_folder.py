@@ -2,9 +2,9 @@
 
 It holds ``config.yaml`` (resolved), ``episodes/`` (the episode store), ``checkpoints/`` and ``policies/version_0000/``
 (what collectors and robots load). It also holds ``evaluation/`` (a store of the evaluation episodes), ``traces/``,
-``metrics.jsonl``, ``summary.json`` and ``report.html``. ``branches.mp4`` is there where branches were filmed.
-``cache/`` can be deleted at any time; ``ahead/`` holds episodes of rounds that are not learnt from yet
-(``budget.staleness``).
+``metrics.jsonl``, ``summary.json`` and ``report.html``. ``branches.mp4`` is there where branches were filmed, and
+``base/`` where Python was given a base policy as an object. ``cache/`` can be deleted at any time; ``ahead/`` holds
+episodes of rounds that are not learnt from yet (``budget.staleness``).
 """
 
 import errno
@@ -41,6 +41,7 @@ class RunFolder:
         self.ahead = path / "ahead"
         self.checkpoints = path / "checkpoints"
         self.policies = path / "policies"
+        self.base = path / "base"
         self.traces = path / "traces"
         self.film = path / "branches.mp4"
         self.cache = path / "cache"
@@ -137,11 +138,12 @@ class RunFolder:
 
     def keep_policy(self, version: int, source: Path) -> None:
         """Make a version of another policy, at one stroke."""
-        unfinished = self.policies / ".unfinished"
-        shutil.rmtree(unfinished, ignore_errors=True)
-        shutil.copytree(source, unfinished)
-        _sync(unfinished)
-        unfinished.rename(self.policy(version))
+        _copy_whole(source, self.policy(version))
+
+    def keep_base(self, source: Path) -> None:
+        """Copy the base policy into the run, at one stroke, unless the run has one."""
+        if not self.base.exists():
+            _copy_whole(source, self.base)
 
     def put_aside(self, version: int, step: int) -> Path:
         """Rename a policy that is to be trained further, so that its version can be made anew; return where it is."""
@@ -209,6 +211,15 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
 def is_policy(folder: Path) -> bool:
     """Return whether a policy has been written there to its end."""
     return (folder / "config.json").exists()
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copy a folder under another name first, so that a crash leaves no half of it."""
+    unfinished = target.with_name(".unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(source, unfinished)
+    _sync(unfinished)
+    unfinished.rename(target)
 
 
 def _sync(folder: Path) -> None:

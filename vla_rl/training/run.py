@@ -3,6 +3,7 @@
 import html
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import numpy as np
 
 from vla_rl.acting.env import AnyEnv, Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
+from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config import config_to_dict, flatten, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
@@ -84,7 +86,10 @@ class Practice:
         if store is not None and len(store):
             summary_for(store, as_env(env))  # refuses episodes of another robot
         path = Path(out)
-        with on_disk(_with_proxy(policy, algorithm, as_env(env), store, path, settings or {})) as start:
+        with (
+            _with_proxy(policy, algorithm, as_env(env), store, path, settings or {}) as (policy, base),
+            on_disk(policy) as start,
+        ):
             if start is None:
                 raise UserError(
                     f"a {type(policy).__name__} cannot be trained. Give a trainable policy, its folder, or the name "
@@ -104,15 +109,24 @@ class Practice:
             preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
             self.config: RunConfig = load_config(RunConfig, None, changes, {**preset, **own})
             self.config.learning.check_steps(self.config.budget.steps_per_round, "budget.steps_per_round")
+            given = self.config  # names the base policy where it lies now
+            if base is not None:
+                moved = override_items({"policy.base": str(RunFolder(path).base)})
+                self.config = load_config(RunConfig, None, moved, config_to_dict(given))
             if (path / "config.yaml").exists():
                 self.folder, known = RunFolder.open(path, RunConfig)
                 check_same(known, self.config, path, but=("budget.rounds",))
                 self.config = known
-                self._spec = check_config(known, has_demonstrations=True)
+                self._spec = check_config(replace(given, budget=known.budget), has_demonstrations=True)
             else:
-                self._spec = check_config(self.config, has_demonstrations=True, asks_base=True)
+                self._spec = check_config(given, has_demonstrations=True, asks_base=True)
                 self.folder = RunFolder.create(path, self.config)
             with self.folder:
+                if base is not None:
+                    _check_base(base, self.folder)  # another process may have begun the run since
+                    self.folder.keep_base(base)
+                    model.config = self.config.policy
+                    model.save(start)
                 self._begin(start, store)
         if outcomes is not None:
             from vla_rl.training.round_labels import choose_labels
@@ -263,6 +277,7 @@ def open_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
+@contextmanager
 def _with_proxy(
     policy: AnyPolicy,
     algorithm: str,
@@ -270,33 +285,50 @@ def _with_proxy(
     demonstrations: EpisodeStore | None,
     run: Path,
     settings: Mapping[str, Any],
-) -> AnyPolicy:
-    """Return the policy, behind a proxy if the algorithm requires more of it than it provides."""
+) -> Iterator[tuple[AnyPolicy, Path | None]]:
+    """Yield the policy, behind a proxy if the algorithm requires more of it than it provides.
+
+    The second value is the folder of a base policy that the run has yet to keep; None if there is none.
+    """
     from vla_rl.core.capabilities import OF_RUNS
     from vla_rl.policies.folders import load_model
     from vla_rl.policies.proxy import ProxiedPolicy, ProxyConfig
     from vla_rl.training.algorithms import find_algorithm
 
-    base = str(policy)
-    if not is_name(policy):
-        with on_disk(policy) as folder:
-            if folder is None:
-                return policy
+    with on_disk(policy) as folder:
+        base, new = folder, None
+        if folder is not None:
             model, _ = load_model(folder)
             if find_algorithm(algorithm).requires - OF_RUNS <= model.capabilities:
-                return policy
-            base = str(folder)
+                yield policy, None
+                return
             if not isinstance(policy, str | Path):  # it was written for now
-                base = str(run / "base")
-                model.save(base)
-    if demonstrations is None:
+                base = new = folder.with_name("base")
+                model.save(new)
+        elif not is_name(policy):
+            yield policy, None
+            return
+        if demonstrations is None:
+            what = policy if isinstance(policy, str | Path) else f"a {type(policy).__name__}"
+            raise UserError(
+                f"{what} gets a proxy, whose scale comes from episodes; give demonstrations=, or episodes of the "
+                "policy: evaluate(policy, env, seeds=range(8), render=True).store"
+            )
+        if new is not None and (kept := RunFolder(run).base).exists():
+            _check_base(new, RunFolder(run))
+            base, new = kept, None
+        options = {name.removeprefix("policy."): each for name, each in settings.items() if name.startswith("policy.")}
+        config = load_config(ProxyConfig, None, override_items(options), {"base": str(base or policy)})
+        yield ProxiedPolicy.from_data(config, demonstrations, robot=env), new
+
+
+def _check_base(given: Path, run: RunFolder) -> None:
+    """Refuse another base policy than the one that a run keeps."""
+    if run.base.exists() and cache_key(given) != cache_key(run.base):
         raise UserError(
-            f"{base} gets a proxy, whose scale comes from episodes; give demonstrations=, or episodes of the policy: "
-            "evaluate(policy, env, seeds=range(8), render=True).store"
+            f"{run.path} practices with another base policy than the one given; give the earlier one, or name another "
+            "folder (out=)"
         )
-    options = {name.removeprefix("policy."): value for name, value in settings.items() if name.startswith("policy.")}
-    config = load_config(ProxyConfig, None, override_items(options), {"base": base})
-    return ProxiedPolicy.from_data(config, demonstrations, robot=env)
 
 
 def _weights(policy: Path) -> list[str]:

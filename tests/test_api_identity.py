@@ -1,0 +1,81 @@
+"""What a call from Python refuses: an answer that belongs to another policy, other data or another robot."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import vla_rl as vla
+from tests.test_api import Dot
+from vla_rl.core.cache_keys import cache_key
+from vla_rl.core.errors import UserError
+from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.folders import load_model
+from vla_rl.policies.trainable import TrainablePolicy, summary_for
+
+sys.path.append(str(Path(__file__).parents[1] / "examples" / "own_policy"))
+from own_policy import Thumbnails, ThumbnailsConfig
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A folder with demonstrations of the task ``dot``, and their environment."""
+    folder = tmp_path_factory.mktemp("identity")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        env = vla.make_env(Dot)
+        demos = vla.collect_demonstrations(env, 2, expert=lambda dot: dot.goal, out="datasets/dot")
+        yield SimpleNamespace(env=env, demos=demos)
+
+
+def thumbnails(place: SimpleNamespace, seed: int) -> TrainablePolicy:
+    """A policy that practices behind a proxy: it has no features."""
+    config = ThumbnailsConfig(kind="own_policy:Thumbnails", horizon=8, width=8)
+    torch.manual_seed(seed)
+    return Thumbnails.build(config, *summary_for(place.demos, place.env))
+
+
+def files_in(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_practice_with_another_base_policy_is_refused_and_loses_nothing(place: SimpleNamespace) -> None:
+    given = {"demonstrations": place.demos, "out": "runs/based"}
+    first = vla.Practice(thumbnails(place, 0), place.env, **given)
+    base = Path("runs/based/base")
+    assert load_model(first.folder.policy(0))[0].config.base == str(base.absolute())
+    before = files_in(first.folder.path)
+    for settings in ({}, {"seed": 5}):
+        with pytest.raises(
+            UserError, match=r"runs/based practices with another base policy than the one given; .*out="
+        ):
+            vla.Practice(thumbnails(place, 1), place.env, **given, settings=settings)
+        assert files_in(first.folder.path) == before
+    assert vla.Practice(thumbnails(place, 0), place.env, **given).folder.policy_exists(0)
+    assert files_in(first.folder.path) == before
+
+
+def test_practice_that_is_refused_leaves_no_base_policy_behind(place: SimpleNamespace) -> None:
+    practice = vla.Practice(vla.FlowVLA.from_data(place.demos), place.env, demonstrations=place.demos, out="runs/own")
+    before = files_in(practice.folder.path)
+    with pytest.raises(UserError, match=r"runs/own was begun with policy\."):
+        vla.Practice(thumbnails(place, 0), place.env, demonstrations=place.demos, out="runs/own")
+    assert files_in(practice.folder.path) == before
+    with pytest.raises(UserError, match="gets a proxy, whose scale comes from episodes"):
+        vla.Practice(thumbnails(place, 0), place.env, out="runs/none")
+    assert not Path("runs/none").exists()
+
+
+def test_a_base_policy_is_kept_by_a_call_that_goes_on_after_a_kill(place: SimpleNamespace) -> None:
+    given = {"demonstrations": place.demos, "out": "runs/killed"}
+    folder = vla.Practice(thumbnails(place, 0), place.env, **given).folder
+    whole = cache_key(folder.path / "base")
+    (folder.path / "base").rename("elsewhere")
+    folder.policy(0).rename("policy")
+    vla.Practice(thumbnails(place, 0), place.env, **given)
+    assert cache_key(folder.path / "base") == whole
+    assert cache_key(folder.policy(0)) == cache_key(Path("policy"))
+    assert EpisodeStore(folder.episodes).ids() == ["demo-00000", "demo-00001"]

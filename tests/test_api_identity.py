@@ -79,3 +79,38 @@ def test_a_base_policy_is_kept_by_a_call_that_goes_on_after_a_kill(place: Simple
     assert cache_key(folder.path / "base") == whole
     assert cache_key(folder.policy(0)) == cache_key(Path("policy"))
     assert EpisodeStore(folder.episodes).ids() == ["demo-00000", "demo-00001"]
+
+
+def test_a_training_of_another_policy_is_not_gone_on_with(place: SimpleNamespace) -> None:
+    given = {"steps": 2, "settings": {"learning.actor.batch_size": 4}, "out": "runs/trained"}
+    first, second = (vla.FlowVLA.from_data(place.demos, seed=seed) for seed in (0, 1))
+    vla.train(first, place.demos, **given)
+    before, weights = files_in(Path("runs/trained")), {name: each.clone() for name, each in second.state_dict().items()}
+    with pytest.raises(UserError, match=r"runs/trained began with another policy than the one given; .*out="):
+        vla.train(second, place.demos, **given)
+    assert files_in(Path("runs/trained")) == before
+    assert all(each.equal(weights[name]) for name, each in second.state_dict().items())
+    again = vla.FlowVLA.from_data(place.demos, seed=0)
+    vla.train(again, place.demos, **given)
+    assert all(each.equal(first.state_dict()[name]) for name, each in again.state_dict().items())
+
+
+def test_a_training_on_other_episodes_is_not_gone_on_with(place: SimpleNamespace) -> None:
+    store = vla.collect_demonstrations(place.env, 1, expert=lambda dot: dot.goal, out="datasets/growing")
+
+    def start() -> None:
+        settings = {"learning.actor.batch_size": 4}
+        vla.train(vla.FlowVLA.from_data(place.demos), store, steps=1, settings=settings, out="runs/grown")
+
+    start()
+    start()
+    store.label("demo-00000", None)
+    with pytest.raises(UserError, match=r"datasets/growing holds other episodes or labels than runs/grown began with"):
+        start()
+    store.label("demo-00000", True)
+    start()
+    vla.collect_demonstrations(place.env, 2, expert=lambda dot: dot.goal, out="datasets/growing")
+    with pytest.raises(UserError, match=r"datasets/growing holds other episodes or labels than runs/grown began with"):
+        start()
+    Path("datasets/growing").rename("datasets/grown")
+    start()  # the run has its own copies

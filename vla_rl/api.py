@@ -111,7 +111,8 @@ def train(
         algorithm: Name of an entry point of ``vla_rl.algorithms``. ``sft`` imitates demonstrations only, ``bc``
             imitates every step, and ``habc`` weights steps by its critics.
         steps: Number of gradient steps.
-        out: Run folder, from which an interrupted training continues. Default: a temporary folder.
+        out: Run folder, from which an interrupted training continues: that of the same policy, as it was before, on the
+            same episodes. Default: a temporary folder.
         settings: Changes to the config, such as ``{"learning.actor.batch_size": 64}``.
 
     Returns:
@@ -128,7 +129,7 @@ def train(
     from vla_rl.policies.folders import load_model
     from vla_rl.policies.trainable import TrainablePolicy
     from vla_rl.report.sinks import read_records
-    from vla_rl.training.finetune import FinetuneConfig, finetune, start_run
+    from vla_rl.training.finetune import FinetuneConfig, check_origin, finetune, start_run
 
     if not isinstance(policy, ActingPolicy | TrainablePolicy):
         raise UserError(f"a {type(policy).__name__} cannot be trained in place; load it: vla_rl.load_policy(FOLDER)")
@@ -144,6 +145,7 @@ def train(
         if (path / "config.yaml").exists():
             folder, known = RunFolder.open(path, FinetuneConfig)
             check_same(known, config, path, but=("start",))
+            check_origin(folder, config)
         else:
             folder = start_run(path, config)
         finetune(folder, config)

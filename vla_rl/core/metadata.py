@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vla_rl.core.errors import CheckpointError
-from vla_rl.core.files import write_atomic
+from vla_rl.core.files import digest_of, write_atomic
 from vla_rl.core.json_files import check_seal, read_bytes, read_json, write_sealed
 from vla_rl.core.validation import plain_name
 
@@ -94,6 +94,11 @@ def read_weights(folder: Path, wanted: str, version: int) -> tuple[dict[str, Any
         raise CheckpointError(f"{folder / name} is damaged: its digest is not the one in config.json; copy it anew")
     check_trusted(folder)
     return about, content
+
+
+def weights_in(policy: Path) -> list[str]:
+    """Return the digests of the weight files of a policy itself, without what chooses for it."""
+    return sorted(digest_of(file) for file in policy.glob("*.safetensors"))
 
 
 def is_lerobots(description: Any) -> bool:

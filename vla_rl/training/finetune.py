@@ -14,11 +14,12 @@ import torch
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.algorithms.sampling import derived_seed
+from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config import fill_parts, part
 from vla_rl.core.dimensions import match_both
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import write_atomic
-from vla_rl.core.metadata import critic_of
+from vla_rl.core.metadata import critic_of, weights_in
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.processes import learner_threads
 from vla_rl.core.signals import deferred_signals
@@ -129,7 +130,35 @@ def take_in_data(folder: RunFolder, config: FinetuneConfig) -> None:
     if not all(found.headers for found in surveys.values()):  # of a bag
         _check_headers([store.read_header(name) for name in store.ids()], config)
     outcomes = {path: found.outcomes for path, found in surveys.items() if found.outcomes}
-    write_atomic(done, json.dumps({"episodes_taken": taken, "outcomes": outcomes}, indent=1).encode())
+    keys = {path: _key_of(found) for path, found in surveys.items()}
+    write_atomic(done, json.dumps({"episodes_taken": taken, "outcomes": outcomes, "keys": keys}, indent=1).encode())
+
+
+def check_origin(folder: RunFolder, config: FinetuneConfig) -> None:
+    """Refuse to go on with a run that began with another policy, or other episodes, than its config names now.
+
+    A source that is gone is not missed: the run has its own copies. A bag is not compared.
+
+    Raises:
+        UserError: with what differs.
+    """
+    if folder.policy_exists(0) and weights_in(Path(config.start)) != weights_in(folder.policy(0)):
+        raise UserError(
+            f"{folder.path} began with another policy than the one given; name another folder (out=), or give that one"
+        )
+    done = folder.path / "data.json"
+    keys = json.loads(done.read_text()).get("keys", {}) if done.exists() else {}  # older runs have none
+    for path, key in keys.items():
+        if Path(path).exists() and _key_of(survey(Path(path), config.mapping)) != key:
+            raise UserError(
+                f"{path} holds other episodes or labels than {folder.path} began with; name another folder (out=) to "
+                "train on them"
+            )
+
+
+def _key_of(found: Survey) -> str:
+    """Return the key of the episodes of a source, with their edits."""
+    return cache_key([(each.episode_id, each.digest, each.length, each.task, each.success) for each in found.headers])
 
 
 def check_data(config: FinetuneConfig) -> dict[str, Survey]:

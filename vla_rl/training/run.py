@@ -16,7 +16,7 @@ from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config import config_to_dict, flatten, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
-from vla_rl.core.files import digest_of
+from vla_rl.core.metadata import weights_in
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import load_episodes
@@ -136,7 +136,7 @@ class Practice:
     def _begin(self, start: Path, store: EpisodeStore | None) -> None:
         """Copy the demonstrations, then the initial policy. Copies of a killed process stay."""
         if self.folder.policy_exists(0):
-            if _weights(start) != _weights(self.folder.policy(0)):
+            if weights_in(start) != weights_in(self.folder.policy(0)):
                 logger.warning("%s goes on with its own policy, which is not the one given", self.folder.path)
             return
         own = EpisodeStore(self.folder.episodes)
@@ -329,11 +329,6 @@ def _check_base(given: Path, run: RunFolder) -> None:
             f"{run.path} practices with another base policy than the one given; give the earlier one, or name another "
             "folder (out=)"
         )
-
-
-def _weights(policy: Path) -> list[str]:
-    """Return the digests of a policy's weight files."""
-    return sorted(digest_of(file) for file in policy.glob("*.safetensors"))
 
 
 def _outcomes(evaluation: "Evaluation") -> Outcomes:

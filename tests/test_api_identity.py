@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import vla_rl as vla
-from tests.test_api import Dot
+from tests.test_api import Dot, OtherDot
 from vla_rl.core.cache_keys import cache_key
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.trainable import TrainablePolicy, summary_for
@@ -114,3 +114,16 @@ def test_a_training_on_other_episodes_is_not_gone_on_with(place: SimpleNamespace
         start()
     Path("datasets/growing").rename("datasets/grown")
     start()  # the run has its own copies
+
+
+@pytest.mark.slow
+def test_a_deployment_acts_only_in_tasks_of_its_interface(place: SimpleNamespace) -> None:
+    deployed = vla.export(vla.FlowVLA.from_data(place.demos), "deployments/dot")
+    for declare, size, said in (
+        ({"control_hz": 5}, 64, r"has the control_hz 10(\.0)?, the task has 5"),
+        ({"action_kind": "delta"}, 64, r"has the delta_dims \(\), the task has \(0, 1\)"),
+        ({}, 32, r"has the image_size \(48, 48\), the task has \(32, 32\)"),
+    ):
+        with pytest.raises(CheckpointError, match=said):
+            vla.evaluate(deployed, vla.make_env(Dot, image_size=size, declare=declare), 1)
+    assert len(vla.evaluate(deployed, OtherDot, 1).seeds) == 1

@@ -21,7 +21,7 @@ from vla_rl.acting.resets import SecondTask
 from vla_rl.acting.task import SimulatorSetup
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.core.files import Stamp, stamp_of
-from vla_rl.core.policy_spec import PolicySpec, names_difference, shared_spec, spec_difference
+from vla_rl.core.policy_spec import PolicySpec, shared_spec, spec_difference
 from vla_rl.core.protocols import Policy, Signs, TakeoverSource
 from vla_rl.core.types import OPERATOR, Observation, Origin
 from vla_rl.data.store import EpisodeStore
@@ -230,7 +230,7 @@ class SimulatorWorker:
             found = find_policy(folder)
             delay_ticks = self._config.latency.usual_ticks(self.spec.control_hz)
             self._config.execution.check_fit(found.horizon, found.prefix_ticks, delay_ticks)
-            if differs := names_difference(found.spec, self.spec):
+            if differs := spec_difference(found.spec, self.spec, but=("env_id",)):
                 raise CheckpointError(
                     f"{folder} has the {differs.name} {differs.found}, the task has {differs.expected}; name the task "
                     "that the policy was trained on"

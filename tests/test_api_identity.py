@@ -1,5 +1,6 @@
 """What a call from Python refuses: an answer that belongs to another policy, other data or another robot."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,3 +128,33 @@ def test_a_deployment_acts_only_in_tasks_of_its_interface(place: SimpleNamespace
         with pytest.raises(CheckpointError, match=said):
             vla.evaluate(deployed, vla.make_env(Dot, image_size=size, declare=declare), 1)
     assert len(vla.evaluate(deployed, OtherDot, 1).seeds) == 1
+
+
+def test_demonstrations_that_do_not_fit_the_task_are_refused_before_anything_is_made(place: SimpleNamespace) -> None:
+    policy = vla.FlowVLA.from_data(place.demos)
+    small = vla.collect_demonstrations(vla.make_env(Dot, image_size=32), 1, expert=lambda dot: dot.goal)
+    slow = vla.collect_demonstrations(
+        vla.make_env(Dot, declare={"control_hz": 5}), 1, expert=lambda dot: dot.goal, out="datasets/slow"
+    )
+    for demos, said in (
+        (slow, r"demonstration 'demo-00000' does not fit .*:Dot: steps a second 5(\.0)?, the task has 10"),
+        (slow.path, r"steps a second 5(\.0)?, the task has 10(\.0)?; make the environment"),
+        (small, r"cameras \{'picture': \(32, 32\)\}, the task has \{'picture': \(48, 48\)\}"),
+    ):
+        with pytest.raises(UserError, match=said):
+            vla.Practice(policy, place.env, demonstrations=demos, out="runs/unfit")
+        assert not Path("runs/unfit").exists()
+
+
+def test_demonstrations_with_larger_pictures_are_resized_to_the_task(place: SimpleNamespace) -> None:
+    env = vla.make_env(Dot, image_size=32)
+    policy = vla.FlowVLA.from_data(place.demos, robot=env)
+    for _ in range(2):  # the second call finds the episodes there
+        practice = vla.Practice(policy, env, demonstrations=place.demos, out="runs/small")
+        shutil.rmtree(practice.folder.policy(0))
+    store = EpisodeStore(practice.folder.episodes)
+    assert store.ids() == place.demos.ids()
+    for episode in store:
+        assert episode.images["picture"].shape == (len(episode), 32, 32, 3)
+        assert episode.final_images["picture"].shape == (32, 32, 3)
+        assert (episode.state == place.demos.read(episode.episode_id).state).all()

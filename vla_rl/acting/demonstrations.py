@@ -23,6 +23,7 @@ from vla_rl.data.store import EpisodeStore
 
 logger = logging.getLogger(__name__)
 _DONE = "demonstrations.json"
+_REMEDY = "set the task (task.image_size, task.declare) as it was then. Or leave the episode out: label it a failure"
 
 
 def bring_demonstrations(
@@ -124,7 +125,7 @@ def _of_tasks(shown: list[EpisodeHeader], specs: Mapping[str, PolicySpec]) -> li
     named = [header for header in shown if header.env_id in specs]
     chosen = named if named and len(specs) == 1 else shown
     for header in chosen:
-        _check_fit(header, specs[_task_of(header, specs)])
+        check_fit(header, specs[_task_of(header, specs)], _REMEDY)
     return chosen
 
 
@@ -139,9 +140,17 @@ def _task_of(header: EpisodeHeader, specs: Mapping[str, PolicySpec]) -> str:
     return header.env_id
 
 
-def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
-    """Raises UserError with all that differs. Larger pictures fit: they are resized, as those of the task are, which
-    become a square if but one side is too long.
+def check_fit(header: EpisodeHeader, spec: PolicySpec, remedy: str) -> None:
+    """Refuse an episode that `fitted` cannot fit to a task. Larger pictures fit: they are resized, as those of the task
+    are, which become a square if but one side is too long.
+
+    Args:
+        header: Of the episode.
+        spec: Interface of a policy for the task.
+        remedy: End of the error.
+
+    Raises:
+        UserError: With all that differs.
     """
     shown = [header.cameras.get(camera, (0, 0)) for camera in spec.cameras]
     sides = np.array(shown, dtype=np.int64).reshape(-1, 2) >= spec.image_size
@@ -157,26 +166,33 @@ def _check_fit(header: EpisodeHeader, spec: PolicySpec) -> None:
     differs = [f"{name} {theirs}, the task has {ours}" for name, (theirs, ours) in pairs.items() if theirs != ours]
     if differs:
         raise UserError(
-            f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; set the "
-            "task (task.image_size, task.declare) as it was then. Or leave the episode out: label it a failure"
+            f"demonstration {header.episode_id!r} does not fit {spec.env_id}: {'; '.join(differs)}; {remedy}"
         )
     sizes = (spec.state_dim, spec.action_dim)
     expected, name = spec.dimensions_of(spec.state_dim), f"demonstration {header.episode_id!r}"
     match_both(expected, header.dimensions, sizes, f"the task {spec.env_id}", name)
 
 
-def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: PolicySpec) -> Episode:
-    """Return the episode as a demonstration of the task: its cameras, sizes, order and units; every step is a
-    demonstrator's. The action that a person sent is the one that they wanted.
-    """
-    episode = episode.matched(spec.dimensions_of(spec.state_dim), f"the task {task}")
-    by_person, size = (episode.source == Source.HUMAN)[:, None], spec.image_size
+def fitted(episode: Episode, spec: PolicySpec) -> Episode:
+    """Return the episode with the cameras, picture size, order and units of a task, see `check_fit`."""
+    episode, size = episode.matched(spec.dimensions_of(spec.state_dim), f"the task {spec.env_id}"), spec.image_size
     after = episode.final_images
     return replace(
         episode,
-        episode_id=episode_id,
         images={camera: _of_size(episode.images[camera], size) for camera in spec.cameras},
         final_images={camera: resized(after[camera], size) for camera in spec.cameras if camera in after},
+    )
+
+
+def _as_demonstration(episode: Episode, episode_id: str, task: str, spec: PolicySpec) -> Episode:
+    """Return the episode fitted to the task, as a demonstration of it: every step is a demonstrator's. The action that
+    a person sent is the one that they wanted.
+    """
+    episode = fitted(episode, spec)
+    by_person = (episode.source == Source.HUMAN)[:, None]
+    return replace(
+        episode,
+        episode_id=episode_id,
         action_policy=np.where(by_person, episode.action_sent, episode.action_policy),
         source=np.where(by_person[:, 0], np.uint8(Source.DEMO), episode.source),
         origin=Origin.DEMO,

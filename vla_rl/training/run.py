@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vla_rl.acting.demonstrations import check_fit, fitted
 from vla_rl.acting.env import AnyEnv, Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
 from vla_rl.core.cache_keys import cache_key
@@ -17,6 +18,7 @@ from vla_rl.core.config import config_to_dict, flatten, load_config, override_it
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.core.metadata import weights_in
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.protocols import Policy, Subscriber
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import load_episodes
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from vla_rl.report.run_files import Evaluation
 
 logger = logging.getLogger(__name__)
+_REMEDY = (
+    "make the environment as it was then (make_env: image_size, declare). Or leave the episode out: vla-rl edit "
+    "--leave-out"
+)
 
 
 class Practice:
@@ -43,7 +49,8 @@ class Practice:
         env: Task to practice.
         algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
         episodes_per_round: Number of practice episodes per round.
-        demonstrations: Episodes that stay in the training data, such as those that the policy was trained on.
+        demonstrations: Episodes that stay in the training data, such as those that the policy was trained on. Their
+            pictures are resized to the task's.
         out: Run folder.
         settings: Changes to the preset ``alone`` (``imagined`` for ``imagined_edit``), such as ``{"workers": 2,
             "budget.evaluation_episodes": 200}``.
@@ -85,6 +92,8 @@ class Practice:
         store = load_episodes(demonstrations) if isinstance(demonstrations, str | Path) else demonstrations
         if store is not None and len(store):
             summary_for(store, as_env(env))  # refuses episodes of another robot
+            for name in store.ids():
+                check_fit(store.read_header(name), as_env(env).spec, _REMEDY)
         path = Path(out)
         with (
             _with_proxy(policy, algorithm, as_env(env), store, path, settings or {}) as (policy, base),
@@ -127,20 +136,20 @@ class Practice:
                     self.folder.keep_base(base)
                     model.config = self.config.policy
                     model.save(start)
-                self._begin(start, store)
+                self._begin(start, as_env(env).spec, store)
         if outcomes is not None:
             from vla_rl.training.round_labels import choose_labels
 
             choose_labels(self.folder, outcomes, self.config.budget)
 
-    def _begin(self, start: Path, store: EpisodeStore | None) -> None:
-        """Copy the demonstrations, then the initial policy. Copies of a killed process stay."""
+    def _begin(self, start: Path, spec: PolicySpec, store: EpisodeStore | None) -> None:
+        """Copy the demonstrations, fitted to the task, then the initial policy. Copies of a killed process stay."""
         if self.folder.policy_exists(0):
             if weights_in(start) != weights_in(self.folder.policy(0)):
                 logger.warning("%s goes on with its own policy, which is not the one given", self.folder.path)
             return
-        own = EpisodeStore(self.folder.episodes)
-        add_new(own, (replace(each, episode_id=f"demo-{index:05d}") for index, each in enumerate(store or ())))
+        own, shown = EpisodeStore(self.folder.episodes), enumerate(store or ())
+        add_new(own, (replace(fitted(each, spec), episode_id=f"demo-{index:05d}") for index, each in shown))
         self.folder.keep_policy(0, start)
 
     def rounds(self, count: int) -> Iterator[RoundResult]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import vla_rl as vla
-from tests.test_api import Dot, OtherDot
+from tests.test_api import Dot, OtherDot, Seeing
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.data.store import EpisodeStore
@@ -158,3 +158,16 @@ def test_demonstrations_with_larger_pictures_are_resized_to_the_task(place: Simp
         assert episode.images["picture"].shape == (len(episode), 32, 32, 3)
         assert episode.final_images["picture"].shape == (32, 32, 3)
         assert (episode.state == place.demos.read(episode.episode_id).state).all()
+
+
+def test_a_film_shows_the_episode_of_its_own_policy(place: SimpleNamespace) -> None:
+    found = vla.compare(Seeing(looks=True), Seeing(looks=False), place.env, episodes=2, out="compared")
+    later = vla.evaluate(Seeing(looks=False), place.env, seeds=found.a.seeds, out="compared")
+    for outcomes in (found.a, found.b, later):
+        for seed, success, length in zip(outcomes.seeds, outcomes.success, outcomes.lengths, strict=True):
+            episode = outcomes.film(seed).episode
+            assert (episode.seed, episode.success, len(episode)) == (seed, success, length)
+    several = vla.evaluate(Seeing(looks=True), place.env, 2, settings={"task.also": [f"{Dot.__module__}:OtherDot"]})
+    assert several.film(several.seeds[0]).episode.env_id == several.tasks[0]
+    with pytest.raises(KeyError, match="there is no episode of seed 3"):
+        later.film(3)

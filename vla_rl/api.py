@@ -369,7 +369,8 @@ def _evaluation(
                 rows = ((each.seed, each.success is True, each.length, each.env_id) for each in headers)
                 starts, success, lengths, tasks = zip(*rows, strict=True)
                 wrong = tuple(seed for seed, share in zip(starts, shares, strict=True) if share)
-                return Outcomes(starts, success, lengths, tasks, store, wrong)
+                names = tuple(each.episode_id for each in headers)
+                return Outcomes(starts, success, lengths, tasks, store, wrong, names)
 
             yield play
 

@@ -24,6 +24,7 @@ class Outcomes:
         store: The episodes; None if they are not kept.
         not_finite: Seeds of the episodes in which the policy planned actions that are not finite. The safety gate held
             the robot instead.
+        episodes: Id of each episode in the store; empty if they are not kept.
 
     Example:
         >>> outcomes = Outcomes((1, 2, 3, 4), (True, True, False, True), (30, 35, 120, 41))
@@ -39,6 +40,7 @@ class Outcomes:
     tasks: tuple[str, ...] = ()
     store: EpisodeStore | None = field(default=None, repr=False, compare=False)
     not_finite: tuple[int, ...] = ()
+    episodes: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def successes(self) -> int:
@@ -61,15 +63,16 @@ class Outcomes:
         return tuple(seed for seed, success in zip(self.seeds, self.success, strict=True) if not success)
 
     def film(self, seed: int) -> "Film":
-        """Return the film of the episode with a reset seed, which a notebook plays.
+        """Return the film of the episode with a reset seed, of the first one if there are several tasks.
+
+        A notebook plays it.
 
         Raises:
             KeyError: If there is no such episode, or the episodes are not kept.
         """
-        if self.store is None or seed not in self.seeds:
+        if self.store is None or seed not in self.seeds or not self.episodes:
             raise KeyError(f"there is no episode of seed {seed}; evaluate it with render=True and seeds=[{seed}]")
-        names = [name for name in self.store.ids() if self.store.read_header(name).seed == seed]
-        return Film(self.store.read(names[-1]))
+        return Film(self.store.read(self.episodes[self.seeds.index(seed)]))
 
     def __str__(self) -> str:
         share = f"{percent(self.rate)} {percent_interval(self.interval)}"

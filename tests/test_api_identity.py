@@ -11,6 +11,7 @@ import torch
 
 import vla_rl as vla
 from tests.test_api import Dot, OtherDot, Seeing
+from vla_rl.api import _acting_config
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, UserError
 from vla_rl.data.store import EpisodeStore
@@ -171,3 +172,23 @@ def test_a_film_shows_the_episode_of_its_own_policy(place: SimpleNamespace) -> N
     assert several.film(several.seeds[0]).episode.env_id == several.tasks[0]
     with pytest.raises(KeyError, match="there is no episode of seed 3"):
         later.film(3)
+
+
+def test_a_policy_acts_with_the_settings_of_its_own_run_from_anywhere(
+    place: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def execute_ticks(policy: str | Path) -> int:
+        return _acting_config(policy, place.env.task, {}).execution.execute_ticks
+
+    own, saved = tmp_path / "run" / "policies" / "version_0003", tmp_path / "saved" / "act"
+    for folder in (own, saved):
+        folder.mkdir(parents=True)
+    for folder in (tmp_path / "run", tmp_path, saved):
+        (folder / "config.yaml").write_text("execution: {strategy: naive, execute_ticks: 3}\n")
+    assert execute_ticks(saved) != 3, "what lies in or above a folder that is no run's says nothing"
+    places = {own: ".", own.parent: own.name, own.parent.parent: f"policies/{own.name}", tmp_path: "run"}
+    for working, name in places.items():
+        monkeypatch.chdir(working)
+        assert execute_ticks(name) == 3, (working, name)
+    (tmp_path / "link").symlink_to(own)
+    assert execute_ticks(tmp_path / "link") == 3

@@ -26,7 +26,7 @@ from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Float32Array, Origin
 from vla_rl.data.episode_header import EpisodeHeader
-from vla_rl.data.run_folder import RunFolder
+from vla_rl.data.run_folder import RunFolder, run_of
 from vla_rl.data.sources import lasting_folder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.execution.sources import Demonstrator
@@ -380,9 +380,8 @@ def _acting_config(policy: AnyPolicy, task: TaskConfig, changes: Mapping[str, An
     from vla_rl.training.config import RunConfig
 
     path = Path(policy) if isinstance(policy, str | Path) else getattr(policy, "folder", None)
-    folders = [] if path is None else [path, path.parent.parent]
-    file = next((folder / "config.yaml" for folder in folders if (folder / "config.yaml").is_file()), None)
-    run: Mapping[str, Any] = read_yaml(file) if file else {}
+    folder = None if path is None else run_of(path)
+    run: Mapping[str, Any] = {} if folder is None else read_yaml(folder / "config.yaml")
     acting = {name: run[name] for name in ("policy", "execution", "latency", "gate") if name in run}
     base = {**read_yaml(config_file("alone")), **acting, "task": config_to_dict(task), "workers": 0}
     return load_config(RunConfig, None, override_items(changes), base)

@@ -208,6 +208,14 @@ def _copy_start(source: RunFolder, target: RunFolder) -> None:
     unfinished.path.replace(target.path)
 
 
+def run_of(folder: Path) -> Path | None:
+    """Return the run that a folder is, or to which the policy in it belongs; None: there is none."""
+    path = folder.resolve()
+    is_version = path.parent.name == "policies" and not (path / "policies").is_dir()
+    run = path.parent.parent if is_version else path
+    return run if (run / "policies").is_dir() and (run / "config.yaml").is_file() else None
+
+
 def is_policy(folder: Path) -> bool:
     """Return whether a policy has been written there to its end."""
     return (folder / "config.json").exists()

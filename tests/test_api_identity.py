@@ -192,3 +192,18 @@ def test_a_policy_acts_with_the_settings_of_its_own_run_from_anywhere(
         assert execute_ticks(name) == 3, (working, name)
     (tmp_path / "link").symlink_to(own)
     assert execute_ticks(tmp_path / "link") == 3
+
+
+def test_demonstrations_of_another_interface_are_not_taken_for_the_task_s(place: SimpleNamespace) -> None:
+    (Path("datasets/dot/episodes") / "demo-00000.zarr.zip").rename("demo-00000.zarr.zip")
+    before = place.demos.ids()
+    for env, said in (
+        (vla.make_env(OtherDot), r"holds demo-00001 of .*:Dot, not of .*:OtherDot; name another folder \(out=\)"),
+        (vla.make_env(Dot, declare={"control_hz": 5}), r"holds demo-00001 of control_hz 10(\.0)?, not of 5"),
+        (vla.make_env(Dot, image_size=32), r"holds demo-00001 of cameras .*48, 48.*, not of .*32, 32"),
+    ):
+        with pytest.raises(UserError, match=said):
+            vla.collect_demonstrations(env, 2, expert=lambda dot: dot.goal, out="datasets/dot")
+    assert place.demos.ids() == before
+    Path("demo-00000.zarr.zip").rename(Path("datasets/dot/episodes") / "demo-00000.zarr.zip")
+    assert len(vla.collect_demonstrations(place.env, 2, expert=lambda _: 1 / 0, out="datasets/dot")) == 2

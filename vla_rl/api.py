@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from vla_rl.acting.attempt import check_finite
+from vla_rl.acting.demonstrations import check_kept
 from vla_rl.acting.env import AnyEnv, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, on_disk, opened
 from vla_rl.acting.task_config import TaskConfig
@@ -60,14 +61,15 @@ def collect_demonstrations(
         expert: Function of the unwrapped Gymnasium environment that returns the action to send, float32 [A]. Default:
             the expert that the environment's class declares.
         seed: Seed of the start states, 0 to 999.
-        out: Folder of the episode store. Episodes already in it are kept. Default: a temporary folder, deleted when
-            the process ends.
+        out: Folder of the episode store. Episodes already in it are kept, whatever expert, seed and difficulty they are
+            of. Default: a temporary folder, deleted when the process ends.
 
     Returns:
         Store with the demonstrations, ``demo-00000`` and so on.
 
     Raises:
-        UserError: If the task has no expert, the expert fails 20 times in a row, or the store holds another task.
+        UserError: If the task has no expert, or the expert fails 20 times in a row. Also if the store holds episodes of
+            another task, control rate or picture size.
 
     Example:
         >>> demos = collect_demonstrations(env, episodes=2, expert=lambda dot: dot.goal)
@@ -77,8 +79,9 @@ def collect_demonstrations(
     env = as_env(env)
     simulator, store = env.simulator, EpisodeStore(lasting_folder() if out is None else Path(out))
     source = simulator.demonstrator() if expert is None else _demonstrator(simulator, expert)
-    for index in track(range(episodes), "demonstrations", "episode", episodes):
-        name = f"demo-{index:05d}"
+    names = [f"demo-{index:05d}" for index in range(episodes)]
+    check_kept(store, names, env.spec)
+    for index, name in enumerate(track(names, "demonstrations", "episode")):
         for again in range(0 if name in store else _ATTEMPTS):
             start = plan.demonstration_seed(seed, index, again)
             _, episode = simulator.attempts.run(source, name, start, -1, origin=Origin.DEMO)
@@ -89,8 +92,6 @@ def collect_demonstrations(
             doubt = simulator.robot.judge.doubt
             remedy = f". The task {doubt}" if doubt else "; make the task easier"
             raise UserError(f"the expert of {env.task.env} failed {_ATTEMPTS} times in a row{remedy}")
-        if (found := store.read_header(name).env_id) != env.task.env:
-            raise UserError(f"{store.path} holds {name} of {found}, not of {env.task.env}; name another folder (out=)")
     return store
 
 

@@ -103,6 +103,26 @@ def check_demonstrations(source: Path, specs: Mapping[str, PolicySpec]) -> list[
     return [header.length for header in headers]
 
 
+def check_kept(store: EpisodeStore, names: Sequence[str], spec: PolicySpec) -> None:
+    """Refuse demonstrations of another task or interface among those of some names that a store has already.
+
+    Raises:
+        UserError: With the first thing that differs.
+    """
+    cameras = dict.fromkeys(spec.cameras, spec.image_size)
+    for found in (store.read_header(name) for name in names if name in store):
+        for what, theirs, ours in (
+            ("", found.env_id, spec.env_id),
+            ("control_hz ", found.control_hz, spec.control_hz),
+            ("cameras ", dict(found.cameras), cameras),
+        ):
+            if theirs != ours:
+                raise UserError(
+                    f"{store.path} holds {found.episode_id} of {what}{theirs}, not of {ours}; name another folder "
+                    "(out=)"
+                )
+
+
 def one_step_demonstrations(lengths: Sequence[int], source: Path) -> str:
     """Write a sentence on demonstrations of one step, which hold no motion; empty if there are none."""
     count = sum(length == 1 for length in lengths)

@@ -5,15 +5,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 import torch
 
 import vla_rl as vla
-from tests.test_api import Dot, OtherDot, Seeing
+from tests.test_api import Dot, DotEnv, OtherDot, Seeing
 from vla_rl.api import _acting_config
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, UserError
+from vla_rl.core.types import PICTURED
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.trainable import TrainablePolicy, summary_for
@@ -207,3 +211,32 @@ def test_demonstrations_of_another_interface_are_not_taken_for_the_task_s(place:
     assert place.demos.ids() == before
     Path("demo-00000.zarr.zip").rename(Path("datasets/dot/episodes") / "demo-00000.zarr.zip")
     assert len(vla.collect_demonstrations(place.env, 2, expert=lambda _: 1 / 0, out="datasets/dot")) == 2
+
+
+class Drawn(DotEnv):
+    """A task whose picture is drawn only where somebody looks."""
+
+    max_episode_steps = 20
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.observation_space = gymnasium.spaces.Box(0.0, 1.0, (2,), np.float32)
+
+    def _observe(self) -> Any:
+        return self.place
+
+    def render(self) -> Any:
+        return super()._observe()["picture"]
+
+
+def test_an_episode_without_pictures_is_played_anew_for_a_film(place: SimpleNamespace) -> None:
+    env = vla.make_env(Drawn)
+    policy = vla.FlowVLA.from_data(vla.collect_demonstrations(env, 1, expert=lambda dot: dot.goal))
+
+    def is_pictured(render: bool) -> bool:
+        outcomes = vla.evaluate(policy, env, seeds=[3], render=render, out="drawn")
+        return bool(np.all(outcomes.film(3).episode.extras.get(PICTURED, 1)))
+
+    assert [is_pictured(render) for render in (False, True, True, False)] == [False, True, True, False]
+    assert len(EpisodeStore(Path("drawn"))) == 2

@@ -331,7 +331,7 @@ def _evaluation(
 
     The policy acts with the changed config; other arguments as of `evaluate`.
     """
-    from vla_rl.training.evaluation import evaluation_jobs, run_missing, shares_not_finite
+    from vla_rl.training.evaluation import evaluation_jobs, run_missing, shares_not_finite, with_pictures
     from vla_rl.training.practice import make_pool
     from vla_rl.training.simulator import SimulatorWorker
     from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
@@ -357,10 +357,10 @@ def _evaluation(
                 replace(job, seeds=(seed,), episode_id=f"{stem}-seed-{seed}")
                 for job, seed, stem in zip(jobs, seeds, stems, strict=True)
             ]
-        jobs = [replace(job, pictures=render) for job in jobs]
+        store = EpisodeStore(out)
+        jobs = with_pictures(jobs, store) if render else [replace(job, pictures=False) for job in jobs]
         headers: list[EpisodeHeader] = []
         shares: list[float] = []
-        store = EpisodeStore(out)
         with workers as pool:
 
             def play(count: int) -> Outcomes:

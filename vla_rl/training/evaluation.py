@@ -18,6 +18,7 @@ from vla_rl.acting.task import env_creator
 from vla_rl.core.cache_keys import cache_key, code_digest, package_versions
 from vla_rl.core.progress import track
 from vla_rl.core.registry import OUR_PACKAGES, find, required_packages
+from vla_rl.core.types import PICTURED
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
@@ -95,6 +96,24 @@ def evaluation_jobs(
         )
         for index in range(episodes)
     ]
+
+
+def with_pictures(jobs: Sequence[RolloutJob], store: EpisodeStore) -> list[RolloutJob]:
+    """Return jobs whose episodes have the picture of every step. Episodes never change: one that the store has without
+    them is played anew under another id.
+    """
+    lacking = (job.episode_id in store and not _is_pictured(job.episode_id, store) for job in jobs)
+    return [
+        replace(job, pictures=True, episode_id=f"{job.episode_id}-pictures" if lacks else job.episode_id)
+        for job, lacks in zip(jobs, lacking, strict=True)
+    ]
+
+
+def _is_pictured(episode_id: str, store: EpisodeStore) -> bool:
+    if PICTURED not in store.read_header(episode_id).extras:
+        return True
+    (pictured,) = store.recorded_columns(episode_id, f"extras/{PICTURED}")
+    return bool(pictured.all())
 
 
 def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str, Any]]:

@@ -126,9 +126,10 @@ class FeatureDynamics(nn.Module):
     def _linear_change(self, rows: Tensor, ticks: Tensor) -> tuple[Tensor, Tensor]:
         """The linear part [B, V] of the change, and the scale of both [B, V]."""
         change, scale = rows.new_zeros(2, len(rows), len(self.varying))
-        for length, own in self._by_length(ticks):
-            change[own] = _with_one(rows[own]) @ self.linear[length]
-            scale[own] = self.change_scale[length]
+        with torch.autocast(rows.device.type, enabled=False):  # as it was fitted
+            for length, own in self._by_length(ticks):
+                change[own] = _with_one(rows[own]) @ self.linear[length]
+                scale[own] = self.change_scale[length]
         return change, scale
 
     def _rows(self, features: Tensor, actions: Tensor, count: Tensor) -> Tensor:

@@ -140,8 +140,9 @@ class ProxiedPolicy(TrainablePolicy):
     def load(cls, folder: Path) -> tuple[Self, dict[str, Any]]:
         """Load a saved policy. Policies of one run share the chunks of its base policy."""
         model, meta = super().load(folder)
-        run = folder.parent.parent
-        if (run / "episodes").is_dir():
+        policies = folder.resolve().parent
+        run = policies.parent
+        if policies.name == "policies" and (run / "episodes").is_dir():
             model.chunks = BaseChunks((model.horizon, model.spec.action_dim), run / _CHUNKS, model.base.key)
         return model, meta
 

@@ -267,6 +267,6 @@ def check_limits(
             raise ConfigError(f"the gate's {name} is {time_ms:g}; expected a time in ms, or nothing would be noticed")
     if config.max_gap_ms <= (tick_ms := 1000 / rate_hz):
         raise ConfigError(
-            f"the gate's max_gap_ms is {config.max_gap_ms:g}, and a tick takes {tick_ms:g} ms, so every tick would be "
-            "a pause; set max_gap_ms to more than a tick"
+            f"the gate's max_gap_ms is {config.max_gap_ms:g}, and a tick takes {tick_ms:g} ms. Every tick would be a "
+            "pause; set max_gap_ms to more"
         )

@@ -237,8 +237,8 @@ class LerobotRobot:
         self.success, self._ended = success, True
 
     def stop(self) -> None:
-        """End steps. The motors hold goals by themselves. Sent again after a pause, goals could pull the arm back: a
-        robot that takes both is then told where it reads.
+        """End steps. The motors hold goals by themselves. Sent again after a pause, goals could pull the arm back. A
+        robot that takes both then gets its newest reading as the goal.
         """
         steps = self._step_dims
         if self._command is None or not steps or not (self._deaf or self._command[steps].any()):

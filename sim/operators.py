@@ -148,6 +148,7 @@ class Operator:
         self.pace = self._expert.pace = self.rng.uniform(*self.config.speed)
         self._drives_one = self.rng.random() < self.config.one_part_probability
         self._part = 0
+        self._shut = [False] * len(self._arms)
         self.begin()
 
     def begin(self) -> None:
@@ -164,6 +165,7 @@ class Operator:
         """Return the sent command, float32 [A] and within bounds, twice: it is the label too."""
         wanted = self._expert.act()[0].astype(np.float64)
         held = self.held()
+        self._see_grippers()
         if self._still > 0:
             self._still -= 1
             return self._sent(held)
@@ -200,7 +202,7 @@ class Operator:
         """Turn a grasp that is about to shut into a miss now and then, and go on with one that has begun."""
         hand, gripper = dims[:-1], int(dims[-1])
         if arm not in self._misses:
-            shuts = self._is_shut(wanted[gripper], gripper) and not self._is_shut(held[gripper], gripper)
+            shuts = self._is_shut(wanted[gripper], gripper) and not self._shut[arm]
             if not shuts or self._astray or self.rng.random() >= self.config.miss_probability:
                 return
             self._misses[arm] = (0, self._off(self.config.aim_m / self.meters_per_action)[: len(hand)])
@@ -222,6 +224,14 @@ class Operator:
         for number, part in enumerate(self._parts):
             if number != self._part:
                 wanted[part] = held[part]
+
+    def _see_grippers(self) -> None:
+        """Note whether each gripper was last told to shut. A step of 0 tells it nothing, so a pause ends no grasp."""
+        sent = self.last_sent()
+        for arm, dims in enumerate(self._arms):
+            gripper = int(dims[-1])
+            if self._absolute[gripper] or sent[gripper]:
+                self._shut[arm] = self._is_shut(sent[gripper], gripper)
 
     def _is_shut(self, command: float, gripper: int) -> bool:
         """Return whether a command shuts a gripper: an opening (never negative) near 0, or a positive effort."""

@@ -97,6 +97,58 @@ def test_a_missed_grasp_opens_again_and_is_repaired(blind_env):
     assert changes[0.6] >= 12
 
 
+class Squeezer:
+    """An expert of a gripper that is told steps: it holds its grasp from the fifth frame on."""
+
+    meters_per_action = pace = 1.0
+
+    def __init__(self):
+        self.env = SimpleNamespace(
+            metadata={"render_fps": 20},
+            action_space=gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32),
+            action_kind=("delta",) * 4,
+            gripper_dims=(3,),
+        )
+
+    def reset(self, seed):
+        self.frame, self.sent = 0, np.zeros(4)
+
+    def act(self):
+        self.frame += 1
+        action = np.float32([0.0, 0.0, 0.0, 1.0 if self.frame >= 5 else -1.0])
+        return action, action
+
+    def progress(self):
+        return 0.0
+
+    def last_sent(self):
+        return self.sent
+
+
+def squeezes(config, seed, frames):
+    """Steps of the gripper that a person sends, [frames]."""
+    expert = Squeezer()
+    person = Operator(expert, config)
+    person.reset(seed)
+    sent = []
+    for _ in range(frames):
+        expert.sent = person.act()[1].astype(np.float64)
+        sent.append(expert.sent[3])
+    return np.array(sent)
+
+
+def test_a_grasp_that_is_held_by_steps_is_missed_at_most_once_per_attempt():
+    """An attempt that is not missed is held to the end, with pauses too, in which the steps are 0."""
+    attempts, missed = 0, 0
+    for seed in range(80):
+        sent = squeezes(OperatorConfig(miss_probability=0.35, idle_share=0.2), seed, 250)
+        told = sent[sent != 0]
+        attempts += (np.diff(told, prepend=-1.0) > 0).sum()
+        missed += (np.diff(told) < 0).sum()
+    assert attempts - missed == 80
+    assert missed / attempts == pytest.approx(0.35, abs=0.1)
+
+
 def test_who_goes_astray_first_moves_straight_the_wrong_way(blind_env):
     """For 0.8 to 1.6 s at .08 m/s, elsewhere in every episode; then the task is done all the same."""
     env = blind_env(TASK)

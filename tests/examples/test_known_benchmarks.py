@@ -9,8 +9,8 @@ from vla_rl_benchmarks.scene import import_suite, numpy_seeded
 
 import sim
 from robot_io.env_robot import EnvRobot
-from sim.operators import OPERATORS, Operator
-from sim.supervisor import ScriptedSupervisor
+from sim.operators import OPERATORS, Operator, OperatorConfig
+from sim.supervisor import ScriptedSupervisor, SupervisorConfig
 from vla_rl.acting.task import episode_limit, make_env
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.acting.task_names import SUITES, all_tasks, find_task, task_names
@@ -30,6 +30,7 @@ TASKS = {
 }  # name -> the package of its suite, its time limit
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("Assembly", "BoxClose", "CoffeePush", "StickPull")]
 STATE_ONLY = [name for name in TASKS if "aloha" not in name]
+RECOVERING = [name for name in TASKS if "ogbench" in name]
 NOISE = 0.003  # of demonstrations
 
 
@@ -74,6 +75,82 @@ def test_an_expert_can_be_driven_by_a_person_and_supervise(name):
         supervisor.reset(0)
         assert person.act()[1].shape == env.action_space.shape
         assert supervisor.command(0, env.action_space.low) is None
+
+
+def supervise(env, seed, hands_back, policy):
+    """An episode with a supervisor who always rescues. Its success, and who decided at every step: True, the person.
+
+    ``policy`` gets whether the person has had control yet.
+    """
+    config = SupervisorConfig(rescue_probability=1.0, hand_back_probability=float(hands_back))
+    supervisor = ScriptedSupervisor(env, config)
+    env.reset(seed=seed)
+    supervisor.reset(seed)
+    driving, ended = [], False
+    while not ended:
+        command = supervisor.command(len(driving), env.action_space.low)
+        driving.append(command is not None)
+        _, _, success, truncated, _ = env.step(policy(any(driving)) if command is None else command)
+        ended = success or truncated
+    return success, np.array(driving)
+
+
+def still(env):
+    """The action of a policy that does nothing."""
+    rest = getattr(env.unwrapped, "rest_action", None)
+    return np.zeros(env.action_space.shape, np.float32) if rest is None else rest(np.empty(0))
+
+
+@pytest.mark.parametrize("name", RECOVERING)
+def test_a_supervisor_leaves_the_expert_alone(name):
+    with opened(name, pictures=False) as env:
+        expert = sim.make_expert(env)
+        for seed in range(2):
+            expert.reset(seed)
+            success, driving = supervise(env, seed, True, lambda _: expert.act()[0])
+            assert success
+            assert not driving.any()
+
+
+@pytest.mark.parametrize("name", RECOVERING)
+def test_a_supervisor_takes_over_from_an_idle_policy_and_hands_a_repaired_state_back(name):
+    with opened(name, pictures=False) as env:
+        expert = sim.make_expert(env)
+        for seed in range(2):
+            expert.reset(seed)
+            success, driving = supervise(env, seed, True, lambda late: expert.act()[0] if late else still(env))
+            assert success
+            assert not driving[:20].any()
+            assert driving.any()
+            assert not driving[-1]
+
+
+@pytest.mark.parametrize("name", RECOVERING)
+def test_a_supervisor_finishes_what_an_idle_policy_does_not_begin(name):
+    with opened(name, pictures=False) as env:
+        success, driving = supervise(env, 1, False, lambda _: still(env))
+    assert success
+    assert driving[-1]
+
+
+@pytest.mark.parametrize("name", RECOVERING)
+def test_a_missed_grasp_is_repaired_by_one_new_grasp(name):
+    with opened(name, pictures=False) as env:
+        (gripper,) = env.unwrapped.gripper_dims
+        person = Operator(sim.make_expert(env), OperatorConfig(miss_probability=1.0))
+        env.reset(seed=0)
+        person.reset(0)
+        sent, ended = [], False
+        while not ended:
+            sent.append(person.act()[1])
+            if sent[-1][gripper] > 0:  # the first miss has shut
+                person.config = OperatorConfig()
+            _, _, success, truncated, _ = env.step(sent[-1])
+            ended = success or truncated
+    assert success
+    shut = np.array(sent)[:, gripper] > 0
+    grasps = getattr(env.unwrapped, "cubes", 1)
+    assert (np.diff(shut.astype(int), prepend=0) == 1).sum() == grasps + 1
 
 
 @pytest.mark.slow

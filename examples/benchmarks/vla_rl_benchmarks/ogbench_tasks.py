@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.experts.base import nearness
 from sim.rendering import Renderer
 from vla_rl.core.errors import ConfigError
 from vla_rl_benchmarks.scene import SceneEnv, StepExpert, import_suite, numpy_seeded
@@ -144,6 +145,9 @@ class CubeOracle(StepExpert):
     env: CubeTaskEnv
     meters_per_action = STEP_M
     _ASIDE = np.array([0.35, 0.0, 0.02])
+    _CARRY_M, _ABOVE_M = 0.18, 0.04  # how high it carries, and how near it is sideways where it goes down
+    _LONGEST_M = 1.0  # way of the hand or of a cube: up, sideways and down
+    _HELD_M = 0.03  # from the middle of a cube to the grip point
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
         self._make = import_suite("ogbench.manipspace.oracles.markov.cube_markov", "ogbench").CubeMarkovOracle
@@ -167,8 +171,29 @@ class CubeOracle(StepExpert):
         return np.clip(self._oracle.select_action(None, info), -1.0, 1.0)
 
     def progress(self) -> float:
-        """Share of the cubes that are in their places, 0 to 1."""
-        return float(np.mean(self._in_place(self._cubes(), self.env.goals())))
+        """Share of the errands that are done, 0 to 1. Of the present one count the ways of the hand and of the cube."""
+        cubes, goals, info = self._cubes(), self.env.goals(), self.env.info
+        hand, is_open = info["proprio/effector_pos"], ~self._in_place(cubes, goals)
+        if not is_open.any():
+            return 1.0
+        shut = info["proprio/gripper_contact"] > 0.5
+        held = np.flatnonzero(is_open & shut & (np.linalg.norm(cubes - hand, axis=1) < self._HELD_M))
+        if len(held):
+            cube, place = int(held[0]), self._place(int(held[0]), cubes, goals)
+            share = 0.5 + 0.5 * nearness(self._way(cubes[cube], place), self._LONGEST_M)
+        else:
+            cube, place = self._next_errand(cubes, goals)
+            share = 0.4 * nearness(self._way(hand, cubes[cube]), self._LONGEST_M)
+        left = is_open.sum() + (place is self._ASIDE)
+        most = 1 if len(cubes) == 1 else len(cubes) + 1
+        return float(1.0 - (left - share) / most)
+
+    def _way(self, here: NDArray[np.float64], there: NDArray[np.float64]) -> float:
+        """How far it is to a place, up, sideways and down, meters."""
+        sideways = float(np.linalg.norm(there[:2] - here[:2]))
+        if sideways <= self._ABOVE_M:
+            return sideways + abs(here[2] - there[2])
+        return sideways + max(self._CARRY_M - here[2], 0.0) + self._CARRY_M - there[2]
 
     def _cubes(self) -> NDArray[np.float64]:
         """Positions of the cubes, [cubes, 3] meters."""
@@ -186,11 +211,17 @@ class CubeOracle(StepExpert):
         if not len(open_errands):
             return 0, goals[0]
         for cube in sorted(open_errands, key=lambda cube: goals[cube, 2]):
-            others = np.delete(cubes, cube, axis=0)
-            beside = np.linalg.norm(others[:, :2] - goals[cube, :2], axis=1) < 0.05
-            if not (beside & (np.abs(others[:, 2] - goals[cube, 2]) < 0.03)).any():
-                return int(cube), goals[cube]
+            place = self._place(int(cube), cubes, goals)
+            if place is not self._ASIDE:
+                return int(cube), place
         return int(open_errands[0]), self._ASIDE
+
+    def _place(self, cube: int, cubes: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Where a cube goes next, [3] meters: to its goal, or aside while another one stands there."""
+        goal, is_other = goals[cube], np.arange(len(cubes)) != cube
+        others = cubes[is_other & ~self._in_place(cubes, goals)]
+        beside = np.linalg.norm(others[:, :2] - goal[:2], axis=1) < 0.05
+        return self._ASIDE if (beside & (np.abs(others[:, 2] - goal[2]) < 0.03)).any() else goal
 
     @staticmethod
     def _in_place(cubes: NDArray[np.float64], goals: NDArray[np.float64]) -> NDArray[np.bool_]:

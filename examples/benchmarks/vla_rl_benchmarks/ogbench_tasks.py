@@ -2,7 +2,8 @@
 
 Each suite has five tasks: where the cubes start and where they belong. An episode takes one of them, drawn by its seed,
 or always the task with the number ``task``. The places where the cubes belong are in the state, and no picture shows
-them. Actions are OGBench's: three steps of the hand, its turn about the vertical and a step of the gripper.
+them. Actions are OGBench's: three steps of the hand, its turn about the vertical and a step of the gripper. There is no
+``rest_action``: a step counts from where the hand is, so under zeros the arm sinks by 1 to 3 mm a step.
 """
 
 from typing import Any, ClassVar

@@ -41,7 +41,10 @@ def register_environments() -> None:
 
 
 class ScriptedExpert(Protocol):
-    """What every expert offers. `sim.experts.base.Expert` says more about each."""
+    """What every expert offers. `sim.experts.base.Expert` says more about each.
+
+    An attribute is optional, ``stall_s``: longest time in seconds that it takes without progress.
+    """
 
     env: Any
     pace: float

@@ -73,7 +73,8 @@ class ScriptedSupervisor:
         config: see `SupervisorConfig`.
 
     Raises:
-        UserError: there is no expert for this environment, or it does not say one of these.
+        UserError: there is no expert for this environment, or it does not say one of these. Or its expert makes
+            no progress for longer than ``stall_s``.
     """
 
     config_class: ClassVar[type] = SupervisorConfig
@@ -82,6 +83,12 @@ class ScriptedSupervisor:
         self.config = config = config or SupervisorConfig()
         self._expert: ScriptedExpert = make_expert(env, 0.0 if config.operators else _NOISE_M)
         self._env = self._expert.env
+        stall_s = getattr(self._expert, "stall_s", 0.0)
+        if config.stall_s < stall_s:
+            raise UserError(
+                f"stall_s is {config.stall_s:g}, but the expert of {type(self._env).__name__} itself makes no progress "
+                f"for up to {stall_s:g} s, which would look like trouble. Set takeover.options.stall_s={stall_s:g}."
+            )
         missing = [name for name in _NEEDED if not hasattr(self._env, name)]
         if missing:
             raise UserError(

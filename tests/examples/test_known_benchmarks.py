@@ -30,7 +30,9 @@ TASKS = {
 }  # name -> the package of its suite, its time limit
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("Assembly", "BoxClose", "CoffeePush", "StickPull")]
 STATE_ONLY = [name for name in TASKS if "aloha" not in name]
-RECOVERING = [name for name in TASKS if "ogbench" in name]
+SCRIPTED = [name for name in TASKS if "aloha" in name]
+RECOVERING = [name for name in TASKS if name not in SCRIPTED]
+STALL_S = {f"{PACKAGE}.robosuite_tasks:NutAssemblySquare": 4.0}  # its expert hovers over the peg
 NOISE = 0.003  # of demonstrations
 
 
@@ -71,18 +73,24 @@ def test_an_expert_can_be_driven_by_a_person_and_supervise(name):
     with opened(name) as env:
         env.reset(seed=0)
         person = Operator(sim.make_expert(env), OPERATORS["okay_1"])
-        supervisor = ScriptedSupervisor(env)
+        supervisor = ScriptedSupervisor(env, SupervisorConfig(stall_s=STALL_S.get(name, 1.0)))
         supervisor.reset(0)
         assert person.act()[1].shape == env.action_space.shape
         assert supervisor.command(0, env.action_space.low) is None
 
 
-def supervise(env, seed, hands_back, policy):
+@pytest.mark.parametrize("name", STALL_S)
+def test_a_supervisor_who_is_less_patient_than_the_expert_is_refused(name):
+    with opened(name, pictures=False) as env, pytest.raises(UserError, match=r"stall_s=4"):
+        ScriptedSupervisor(env)
+
+
+def supervise(env, seed, hands_back, policy, stall_s=1.0):
     """An episode with a supervisor who always rescues. Its success, and who decided at every step: True, the person.
 
     ``policy`` gets whether the person has had control yet.
     """
-    config = SupervisorConfig(rescue_probability=1.0, hand_back_probability=float(hands_back))
+    config = SupervisorConfig(rescue_probability=1.0, hand_back_probability=float(hands_back), stall_s=stall_s)
     supervisor = ScriptedSupervisor(env, config)
     env.reset(seed=seed)
     supervisor.reset(seed)
@@ -107,7 +115,7 @@ def test_a_supervisor_leaves_the_expert_alone(name):
         expert = sim.make_expert(env)
         for seed in range(2):
             expert.reset(seed)
-            success, driving = supervise(env, seed, True, lambda _: expert.act()[0])
+            success, driving = supervise(env, seed, True, lambda _: expert.act()[0], STALL_S.get(name, 1.0))
             assert success
             assert not driving.any()
 
@@ -118,7 +126,8 @@ def test_a_supervisor_takes_over_from_an_idle_policy_and_hands_a_repaired_state_
         expert = sim.make_expert(env)
         for seed in range(2):
             expert.reset(seed)
-            success, driving = supervise(env, seed, True, lambda late: expert.act()[0] if late else still(env))
+            policy = lambda late: expert.act()[0] if late else still(env)  # noqa: E731
+            success, driving = supervise(env, seed, True, policy, STALL_S.get(name, 1.0))
             assert success
             assert not driving[:20].any()
             assert driving.any()
@@ -128,7 +137,7 @@ def test_a_supervisor_takes_over_from_an_idle_policy_and_hands_a_repaired_state_
 @pytest.mark.parametrize("name", RECOVERING)
 def test_a_supervisor_finishes_what_an_idle_policy_does_not_begin(name):
     with opened(name, pictures=False) as env:
-        success, driving = supervise(env, 1, False, lambda _: still(env))
+        success, driving = supervise(env, 1, False, lambda _: still(env), STALL_S.get(name, 1.0))
     assert success
     assert driving[-1]
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import sim
+from sim.experts.base import Expert
 from sim.supervisor import MAX_STEP_M, ScriptedSupervisor, SupervisorConfig
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, UserError
 
 TASK = "vla_rl/PegInsert-v0"
 ALWAYS = SupervisorConfig(rescue_probability=1.0, hand_back_probability=0.0)
@@ -122,6 +123,24 @@ def test_hands_back_once_the_trouble_is_repaired(blind_env):
         ends = np.flatnonzero(np.diff(driving.astype(int)) == -1)
         assert len(ends) >= 1
         assert len(starts) <= 3
+
+
+@pytest.mark.parametrize(
+    ("said", "message"), [({"stall_s": 1.5}, r"options\.stall_s=1\.5")]
+)
+def test_refuses_an_expert_whose_progress_misleads(blind_env, monkeypatch, said, message):
+    for name, value in said.items():
+        monkeypatch.setattr(Expert, name, value, raising=False)
+    env = blind_env(TASK)
+    with pytest.raises(UserError, match=message):
+        ScriptedSupervisor(env, ALWAYS)
+
+
+def test_waits_as_long_as_the_expert_stalls(blind_env, monkeypatch):
+    monkeypatch.setattr(Expert, "stall_s", 1.5, raising=False)
+    env = blind_env(TASK)
+    _, driving = supervise(env, ScriptedSupervisor(env, dataclasses.replace(ALWAYS, stall_s=1.5)), idle, 0)
+    assert 30 <= np.argmax(driving) <= 45
 
 
 @pytest.mark.parametrize("bad", [{"rescue_probability": 1.5}, {"hand_back_probability": -0.1}])

@@ -1,12 +1,17 @@
-"""Scripted experts of the robosuite tasks: a few motions one after the other, each steered by the true state."""
+"""Scripted experts of the robosuite tasks: a few motions one after the other, each steered by the true state.
+
+They begin anew where the state no longer fits the motion: the object is lost, somebody else has driven, or all motions
+are done and the task is not.
+"""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.experts.base import nearness
 from vla_rl_benchmarks.robosuite_tasks import STEP_M, RobosuiteEnv
 from vla_rl_benchmarks.scene import StepExpert
 
@@ -14,7 +19,11 @@ Vector = NDArray[np.float64]
 _OPEN, _CLOSED = -1.0, 1.0
 _TURN_RAD = 0.5  # turn that an action of 1 asks of the hand in a step
 _ABOVE = np.array([0.0, 0.0, 0.08])
+_HIGHEST_M = 1.15  # height of the hand; the tables are at 0.8
 _CLOSING_STEPS = 8
+_WAITING_STEPS = 20  # at the end, before all begins anew
+_NEAR_M, _SLACK_M = 0.03, 0.008  # of a held object: how far the hand and how far the fingers may be off
+_REACH_M = 0.5  # a hand this far from the object has made no progress
 _INTEGRAL = 0.15  # share of the nut's offset from its peg that is added to the correction at every step
 
 
@@ -24,18 +33,50 @@ class RobosuiteExpert(StepExpert):
     env: RobosuiteEnv
     meters_per_action = STEP_M
     fold = 2 * np.pi  # turns of the object by this angle look the same to the fingers
+    width_m: ClassVar[float]  # of the object between the fingers
 
     def reset(self, seed: int) -> None:
         super().reset(seed)
-        self._gripper, self._progress = _OPEN, 0.0
-        self._actions = self._script()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._gripper, self._carries = _OPEN, False
+        self._actions, self._step = self._script(), self.env.native.timestep
 
     def _plan(self) -> Vector:
+        step = self.env.native.timestep
+        if step not in (self._step, self._step + 1) or (self._carries and self._has_lost()):
+            self._begin()
+        self._step = step
         return next(self._actions)
 
     def progress(self) -> float:
-        """Share of the motions that are finished, 0 to 1."""
-        return self._progress
+        """How much of the task the present state has, 0 to 1: up to 0.4 near the object, and from 0.5 on holding it."""
+        if self.is_placed():
+            return 0.95
+        if self.holds():
+            return 0.5 + 0.45 * self.carried()
+        near = nearness(float(np.linalg.norm(self.grip_point() - self.hand)), _REACH_M)
+        return 0.3 * near + 0.1 * nearness(abs(self.yaw_error()), self.fold / 2)
+
+    def holds(self) -> bool:
+        """Whether the object is between fingers that shut."""
+        return self._shuts() and self._is_near() and abs(self._gap() - self.width_m) < _SLACK_M
+
+    def _has_lost(self) -> bool:
+        """Whether an object that was held is elsewhere, or the fingers were opened or are shut on nothing."""
+        return not self._shuts() or not self._is_near() or self._gap() < self.width_m - _SLACK_M
+
+    def _shuts(self) -> bool:
+        return bool(self.env.last_action[6] > 0)
+
+    def _is_near(self) -> bool:
+        return bool(np.linalg.norm(self.grip_point() - self.hand) < _NEAR_M)
+
+    def _gap(self) -> float:
+        """Width between the fingers, meters."""
+        left, right = self.env.seen["robot0_gripper_qpos"]
+        return float(left - right)
 
     @property
     def hand(self) -> Vector:
@@ -48,6 +89,14 @@ class RobosuiteExpert(StepExpert):
         """Where the hand must be to hold the object, [3] meters."""
 
     @abstractmethod
+    def carried(self) -> float:
+        """How far the held object is on its way, 0 to 1."""
+
+    def is_placed(self) -> bool:
+        """Whether the object was let go where it belongs, or falls there."""
+        return False
+
+    @abstractmethod
     def place(self, top: Vector) -> Iterator[Vector]:
         """Actions from the lifted object to the end, given where the hand lifted it to."""
 
@@ -56,19 +105,33 @@ class RobosuiteExpert(StepExpert):
         return 0.0
 
     def _script(self) -> Iterator[Vector]:
-        yield from self._reach(lambda: self.grip_point() + _ABOVE, within=0.02, turned=0.08)
-        yield from self._reach(self.grip_point, within=0.01)
-        self._gripper, self._progress = _CLOSED, 0.25
-        for _ in range(_CLOSING_STEPS):
-            yield self._action(0.2 * (self.grip_point() - self.hand))
-        self._progress = 0.5
-        top = self.hand + np.array([0.0, 0.0, 0.2])
-        yield from self._reach(lambda: top, within=0.03, turned=None)
-        self._progress = 0.75
-        yield from self.place(top)
-        self._progress = 1.0
         while True:
-            yield self._action(np.zeros(3))
+            self._gripper = _OPEN
+            yield from self._attempt()
+            for _ in range(_WAITING_STEPS):
+                yield self._action(np.zeros(3))
+
+    def _attempt(self) -> Iterator[Vector]:
+        """All motions of the task, from a hand that is open or, if it holds the object, from there."""
+        if not self.holds():
+            yield from self._reach(lambda: self.grip_point() + _ABOVE, within=0.02, turned=0.08)
+            yield from self._reach(self.grip_point, within=0.01)
+        yield from self._close()
+        self._carries = True
+        top = self.hand + np.array([0.0, 0.0, 0.2])
+        top[2] = min(top[2], _HIGHEST_M)
+        yield from self._reach(lambda: top, within=0.03, turned=None)
+        yield from self.place(top)
+
+    def _close(self) -> Iterator[Vector]:
+        """Shut the fingers. Steps in which somebody keeps them open do not count."""
+        self._gripper, steps = _CLOSED, 0
+        while steps < _CLOSING_STEPS:
+            yield self._action(0.2 * (self.grip_point() - self.hand))
+            steps = steps + 1 if self._shuts() else 0
+
+    def _open(self) -> None:
+        self._gripper, self._carries = _OPEN, False
 
     def _reach(self, point: Callable[[], Vector], within: float, turned: float | None = np.inf) -> Iterator[Vector]:
         """Move until the hand is near a point, and turned to the object within an angle; None: without turning."""
@@ -96,10 +159,20 @@ class RobosuiteExpert(StepExpert):
         return float((yaw - np.arctan2(fingers[1], fingers[0]) + self.fold / 2) % self.fold - self.fold / 2)
 
 
+def _up_across_down(way: Vector, height: float, within: float) -> float:
+    """Length of a way [3] that leads up to a height above its end, across and, where it is near the end, down."""
+    across = float(np.linalg.norm(way[:2]))
+    if across < within:
+        return across + abs(way[2])
+    return across + max(height + way[2], 0.0) + height
+
+
 class LiftExpert(RobosuiteExpert):
     """Takes the cube by two of its sides and lifts it."""
 
     fold = np.pi / 2
+    width_m = 0.042
+    _LIFTED_M = 0.04
 
     def grip_point(self) -> Vector:
         position: Vector = self.env.seen["cube_pos"]
@@ -109,6 +182,10 @@ class LiftExpert(RobosuiteExpert):
         x, y, z, w = self.env.seen["cube_quat"]
         return self._turn_to(np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z)))
 
+    def carried(self) -> float:
+        left = self.env.native.model.mujoco_arena.table_offset[2] + 0.02 + self._LIFTED_M - self.grip_point()[2]
+        return nearness(max(left, 0.0), self._LIFTED_M)
+
     def place(self, top: Vector) -> Iterator[Vector]:
         yield self._action(top - self.hand)
 
@@ -116,16 +193,30 @@ class LiftExpert(RobosuiteExpert):
 class PickPlaceCanExpert(RobosuiteExpert):
     """Takes the can at its upper end, carries it over its compartment and drops it there."""
 
+    width_m = 0.050
+
     def grip_point(self) -> Vector:
         return self.env.seen["Can_pos"] + [0.0, 0.0, 0.02]
 
+    def goal(self) -> Vector:
+        """Middle of the can's compartment, [3] meters."""
+        return np.asarray(self.env.native.target_bin_placements[self.env.native.object_id])
+
+    def carried(self) -> float:
+        way = self.goal() - self.env.seen["Can_pos"]
+        return nearness(_up_across_down(way, 0.2, within=0.06), 1.0)
+
+    def is_placed(self) -> bool:
+        way = np.abs(self.goal() - self.env.seen["Can_pos"])[:2]
+        return bool((way < self.env.native.bin_size[:2] / 4).all()) and not self._is_near()
+
     def place(self, top: Vector) -> Iterator[Vector]:
-        goal = np.asarray(self.env.native.target_bin_placements[self.env.native.object_id])
+        goal = self.goal()
         while np.linalg.norm(way := (goal - self.env.seen["Can_pos"])[:2]) > 0.04:
             yield self._action(np.append(way, top[2] - self.hand[2]))
         while (way_down := self.hand[2] - (goal[2] + 0.12)) > 0.02:
             yield self._action(np.array([0.0, 0.0, -way_down]))
-        self._gripper = _OPEN
+        self._open()
         for _ in range(_CLOSING_STEPS):
             yield self._action(np.array([0.0, 0.0, 0.05]))
 
@@ -134,9 +225,12 @@ class NutAssemblySquareExpert(RobosuiteExpert):
     """Takes the nut by its handle, lines it up with the peg and lets it down.
 
     The arm settles a few millimeters beside its target, more than the peg leaves free: an integral corrects it.
+    Meanwhile the nut hovers over the peg.
     """
 
+    stall_s = 4.0
     fold = np.pi
+    width_m = 0.031
 
     def __init__(self, env: Any, action_noise: float = 0.0) -> None:
         super().__init__(env, action_noise)
@@ -152,6 +246,16 @@ class NutAssemblySquareExpert(RobosuiteExpert):
     def yaw_error(self) -> float:
         return self._turn_to(self._nut_yaw())
 
+    def carried(self) -> float:
+        off, turn = self._off_peg(), abs(self._off_square())
+        way = np.append(off, self.env.native.table_offset[2] + 0.04 - self.env.data.xpos[self._body][2])
+        fine = nearness(float(np.linalg.norm(off)), 0.03) + nearness(turn, np.pi / 4)
+        return 0.7 * nearness(_up_across_down(way, 0.2, within=0.03), 0.8) + 0.15 * fine
+
+    def is_placed(self) -> bool:
+        height = self.env.data.xpos[self._body][2] - self.env.native.table_offset[2]
+        return bool(np.linalg.norm(self._off_peg()) < 0.03 and height < 0.05)
+
     def place(self, top: Vector) -> Iterator[Vector]:
         correction, steady = np.zeros(2), 0
         while steady < 3:
@@ -163,7 +267,7 @@ class NutAssemblySquareExpert(RobosuiteExpert):
             off = self._off_peg()
             correction += _INTEGRAL * off
             yield self._action(np.append(off + correction, -0.03), self._off_square())
-        self._gripper = _OPEN
+        self._open()
 
     def _nut_yaw(self) -> float:
         rotation = self.env.data.xmat[self._body].reshape(3, 3)

@@ -113,14 +113,27 @@ def operator_config(name: str) -> OperatorConfig:
     return OPERATORS[name]
 
 
+def check_recovers(expert: ScriptedExpert) -> None:
+    """Raise UserError if an expert says ``follows_script``: its motions are timed, whatever became of them."""
+    if getattr(expert, "follows_script", False):
+        raise UserError(
+            f"The expert of {type(expert.env).__name__} follows a script: it can demonstrate, but neither supervise "
+            "nor be driven by a person who errs, as it never repeats a motion that failed. Let it demonstrate without "
+            "task.operators."
+        )
+
+
 class Operator:
     """A person who drives: an expert with a person's habits. Methods as of every expert.
 
     Raises:
-        UserError: the environment does not say which of its actions are grippers, and which are steps.
+        UserError: the environment does not say which of its actions are grippers, and which are steps. Or the expert
+            follows a script, and the person has habits.
     """
 
     def __init__(self, expert: ScriptedExpert, config: OperatorConfig) -> None:
+        if config != OperatorConfig():
+            check_recovers(expert)
         for name in ("gripper_dims", "action_kind"):
             if not hasattr(expert.env, name):
                 raise UserError(f"{type(expert.env).__name__} does not say its {name}, by which an operator moves")

@@ -43,7 +43,8 @@ def register_environments() -> None:
 class ScriptedExpert(Protocol):
     """What every expert offers. `sim.experts.base.Expert` says more about each.
 
-    An attribute is optional, ``stall_s``: longest time in seconds that it takes without progress.
+    Two attributes are optional. ``follows_script = True``: its motions are timed, so it can neither supervise nor be
+    driven with errors. ``stall_s``: longest time in seconds that it takes without progress.
     """
 
     env: Any

@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.operators import Operator, operator_config
+from sim.operators import Operator, check_recovers, operator_config
 from sim.registration import ScriptedExpert, make_expert
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import OPERATOR, Episode, Source
@@ -73,8 +73,8 @@ class ScriptedSupervisor:
         config: see `SupervisorConfig`.
 
     Raises:
-        UserError: there is no expert for this environment, or it does not say one of these. Or its expert makes
-            no progress for longer than ``stall_s``.
+        UserError: there is no expert for this environment, or it does not say one of these. Or its expert cannot tell
+            when to take over: it follows a script, or it makes no progress for longer than ``stall_s``.
     """
 
     config_class: ClassVar[type] = SupervisorConfig
@@ -82,6 +82,7 @@ class ScriptedSupervisor:
     def __init__(self, env: gymnasium.Env[Any, Any], config: SupervisorConfig | None = None) -> None:
         self.config = config = config or SupervisorConfig()
         self._expert: ScriptedExpert = make_expert(env, 0.0 if config.operators else _NOISE_M)
+        check_recovers(self._expert)
         self._env = self._expert.env
         stall_s = getattr(self._expert, "stall_s", 0.0)
         if config.stall_s < stall_s:

@@ -339,6 +339,14 @@ def test_refuses_what_nobody_does(bad):
         OperatorConfig(**bad)
 
 
+def test_refuses_an_expert_that_follows_a_script_unless_nothing_is_spoiled():
+    expert = Squeezer()
+    expert.follows_script = True
+    Operator(expert, OperatorConfig())
+    with pytest.raises(UserError, match="follows a script"):
+        Operator(expert, OperatorConfig(speed=(0.5, 0.5)))
+
+
 def test_refuses_an_environment_that_does_not_say_what_a_gripper_is():
     expert = SimpleNamespace(env=gymnasium.make("CartPole-v1").unwrapped)
     with pytest.raises(UserError, match="gripper_dims"):

@@ -126,7 +126,7 @@ def test_hands_back_once_the_trouble_is_repaired(blind_env):
 
 
 @pytest.mark.parametrize(
-    ("said", "message"), [({"stall_s": 1.5}, r"options\.stall_s=1\.5")]
+    ("said", "message"), [({"follows_script": True}, "follows a script"), ({"stall_s": 1.5}, r"options\.stall_s=1\.5")]
 )
 def test_refuses_an_expert_whose_progress_misleads(blind_env, monkeypatch, said, message):
     for name, value in said.items():

@@ -75,6 +75,7 @@ class Arm:
 class AlohaExpert(ABC):
     """Scripted solution of one task. Arguments and methods as in `sim.experts.base.Expert`."""
 
+    follows_script = True
     meters_per_action = 0.5  # what a radian moves a hand by, about
     script_steps: ClassVar[int]
 

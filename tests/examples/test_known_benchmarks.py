@@ -274,6 +274,20 @@ def test_without_pictures_the_state_holds_the_objects(name):
         assert (np.ptp(starts, axis=0)[places] > 0.001).all()
 
 
+@pytest.mark.parametrize(("task", "prefix"), [("Lift", "to_object"), ("PickPlaceCan", "object_in_hand")])
+def test_a_state_says_in_which_frame_the_object_is(task, prefix):
+    """Lift has the way from the hand in the world's frame, the others the place in the hand's own."""
+    with opened(f"{PACKAGE}.robosuite_tasks:{task}", pictures=False) as env:
+        state = env.reset(seed=0)[0]["agent_pos"]
+        names = list(env.unwrapped.state_names)
+    at = {
+        own: np.array([state[names.index(f"{own}{axis}")] for axis in "xyz"]) for own in ("", "object_", f"{prefix}_")
+    }
+    way, told = at["object_"] - at[""], at[f"{prefix}_"]
+    assert np.linalg.norm(told) == pytest.approx(np.linalg.norm(way), abs=0.002)
+    assert np.allclose(told, way, atol=0.002) == (task == "Lift")
+
+
 @pytest.mark.parametrize("task", range(1, 6))
 def test_each_of_ogbenchs_tasks_can_be_chosen(task):
     with opened(f"{PACKAGE}.ogbench_tasks:CubeDouble", pictures=False, task=task) as env:

@@ -2,7 +2,8 @@
 
 Actions are those of robosuite's operational-space controller: three steps of the hand, three turns and the gripper,
 -1 (opens) to 1 (closes). The state is robomimic's proprioception: pose of the hand and the two finger joints. With
-``pictures=False`` the pose of the object and the way to it follow, as in robomimic's low-dimensional data.
+``pictures=False`` the pose of the object follows and where it is from the hand, as in robomimic's low-dimensional data:
+in Lift the way in the world's frame (``to_object``), in the others its place in the hand's frame (``object_in_hand``).
 """
 
 from typing import Any, ClassVar
@@ -19,7 +20,7 @@ STEP_M = 0.05
 _HAND = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
 _HAND_NAMES = ("x", "y", "z", "quat_x", "quat_y", "quat_z", "quat_w", "left_finger", "right_finger")
 _HAND_UNITS = (*("m",) * 3, *("",) * 4, *("m",) * 2)
-_OBJECT_NAMES = (*(f"object_{part}" for part in _HAND_NAMES[:7]), "to_object_x", "to_object_y", "to_object_z")
+_OBJECT_NAMES = tuple(f"object_{part}" for part in _HAND_NAMES[:7])
 _OBJECT_UNITS = (*_HAND_UNITS[:7], *("m",) * 3)
 _ROBOT = ("robot0", "gripper0", "fixed_mount0")  # how the names of the robot's meshes begin; they are drawn as hulls
 
@@ -46,7 +47,8 @@ class RobosuiteEnv(SceneEnv):
     expert_steps: ClassVar[int]
     observed_object: ClassVar[
         tuple[str, str, str]
-    ]  # its position, its orientation and the way to it, in robosuite's words
+    ]  # its position, its orientation and where it is from the hand, in robosuite's words
+    from_hand: ClassVar[str] = "object_in_hand"  # what the last of these is called here
 
     def __init__(self, image_size: int = 64, drawn_with: str = "egl", pictures: bool = True) -> None:
         super().__init__(image_size, pictures)
@@ -67,7 +69,8 @@ class RobosuiteEnv(SceneEnv):
             self.seen = self.native.reset()
         self.model, self.data = self.native.sim.model._model, self.native.sim.data._data
         self._parts = _HAND if pictures else (*_HAND, *self.observed_object)
-        self.state_names = _HAND_NAMES if pictures else (*_HAND_NAMES, *_OBJECT_NAMES)
+        from_hand = tuple(f"{self.from_hand}_{axis}" for axis in "xyz")
+        self.state_names = _HAND_NAMES if pictures else (*_HAND_NAMES, *_OBJECT_NAMES, *from_hand)
         self.state_units = _HAND_UNITS if pictures else (*_HAND_UNITS, *_OBJECT_UNITS)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,), np.float32)
         self.observation_space = self._space(len(self.state_names))
@@ -116,6 +119,7 @@ class Lift(RobosuiteEnv):
     task_description = "lift the cube"
     max_episode_steps, expert_steps = 150, 33
     observed_object = ("cube_pos", "cube_quat", "gripper_to_cube_pos")
+    from_hand = "to_object"
 
 
 class PickPlaceCan(RobosuiteEnv):

@@ -117,9 +117,8 @@ def check_recovers(expert: ScriptedExpert) -> None:
     """Raise UserError if an expert says ``follows_script``: its motions are timed, whatever became of them."""
     if getattr(expert, "follows_script", False):
         raise UserError(
-            f"The expert of {type(expert.env).__name__} follows a script: it can demonstrate, but neither supervise "
-            "nor be driven by a person who errs, as it never repeats a motion that failed. Let it demonstrate without "
-            "task.operators."
+            f"The expert of {type(expert.env).__name__} follows a script and never repeats a motion that failed. "
+            "It can demonstrate, but cannot supervise or err like a person. Let it demonstrate without task.operators."
         )
 
 
@@ -239,7 +238,7 @@ class Operator:
                 wanted[part] = held[part]
 
     def _see_grippers(self) -> None:
-        """Note whether each gripper was last told to shut. A step of 0 tells it nothing, so a pause ends no grasp."""
+        """Note whether the last command of each gripper shut it. A step of 0 is none, so a pause ends no grasp."""
         sent = self.last_sent()
         for arm, dims in enumerate(self._arms):
             gripper = int(dims[-1])

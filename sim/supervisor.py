@@ -73,8 +73,8 @@ class ScriptedSupervisor:
         config: see `SupervisorConfig`.
 
     Raises:
-        UserError: there is no expert for this environment, or it does not say one of these. Or its expert cannot tell
-            when to take over: it follows a script, or it makes no progress for longer than ``stall_s``.
+        UserError: there is no expert for this environment, or it does not say one of these. Or its expert says that
+            its progress misleads: it follows a script, or it makes no progress for longer than ``stall_s``.
     """
 
     config_class: ClassVar[type] = SupervisorConfig
@@ -87,8 +87,8 @@ class ScriptedSupervisor:
         stall_s = getattr(self._expert, "stall_s", 0.0)
         if config.stall_s < stall_s:
             raise UserError(
-                f"stall_s is {config.stall_s:g}, but the expert of {type(self._env).__name__} itself makes no progress "
-                f"for up to {stall_s:g} s, which would look like trouble. Set takeover.options.stall_s={stall_s:g}."
+                f"stall_s is {config.stall_s:g}, but the expert of {type(self._env).__name__} makes no progress for "
+                f"up to {stall_s:g} s. That would look like trouble. Set takeover.options.stall_s={stall_s:g}."
             )
         missing = [name for name in _NEEDED if not hasattr(self._env, name)]
         if missing:

@@ -1,7 +1,7 @@
 """Scripted experts of the robosuite tasks: a few motions one after the other, each steered by the true state.
 
-They begin anew where the state no longer fits the motion: the object is lost, somebody else has driven, or all motions
-are done and the task is not.
+They begin anew where the state no longer fits the motion: the object is lost, or the policy or a person has driven. So
+they do when all motions are done and the task is not.
 """
 
 from abc import abstractmethod
@@ -124,7 +124,7 @@ class RobosuiteExpert(StepExpert):
         yield from self.place(top)
 
     def _close(self) -> Iterator[Vector]:
-        """Shut the fingers. Steps in which somebody keeps them open do not count."""
+        """Shut the fingers. Steps in which a person keeps them open do not count."""
         self._gripper, steps = _CLOSED, 0
         while steps < _CLOSING_STEPS:
             yield self._action(0.2 * (self.grip_point() - self.hand))

@@ -2,8 +2,9 @@
 
 Actions are those of robosuite's operational-space controller: three steps of the hand, three turns and the gripper,
 -1 (opens) to 1 (closes). The state is robomimic's proprioception: pose of the hand and the two finger joints. With
-``pictures=False`` the pose of the object follows and where it is from the hand, as in robomimic's low-dimensional data:
-in Lift the way in the world's frame (``to_object``), in the others its place in the hand's frame (``object_in_hand``).
+``pictures=False`` the pose of the object follows and where it is from the hand, as in robomimic's low-dimensional data.
+The latter is the way in the world's frame in Lift (``to_object``). In the others it is the place in the hand's frame
+(``object_in_hand``).
 """
 
 from typing import Any, ClassVar

@@ -208,17 +208,6 @@ def test_a_policy_with_an_indicator_is_imagined_as_it_acts(make_cache) -> None:
     assert "imagined_gain" in learner(make_cache(MIXED), make_model(indicator=True)).update(0)
 
 
-def test_pessimistic_branches_are_valued_by_the_lowest_network(make_cache) -> None:
-    algorithm, generator = learner(make_cache(MIXED), branches={"pessimistic": True}), torch.Generator()
-    fitted = algorithm.fit_world(generator)
-    within, starts = algorithm.imagination(fitted, generator), fitted.starts
-    seen = within.see(within.world.encode(starts.observations))
-    value = within.value(seen, starts.tick, starts.fold)
-    rows = torch.cat([seen, starts.tick[:, None]], 1)
-    assert torch.equal(value, fitted.value.lowest(rows))
-    assert (value < fitted.value(rows, starts.fold)).any()
-
-
 def test_nonsense_is_refused() -> None:
     with pytest.raises(ConfigError, match="members"):
         tiny("imagined_edit", critic={"members": 1})

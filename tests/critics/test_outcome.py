@@ -41,9 +41,3 @@ def test_outcomes_known_by_heart_are_not_believed() -> None:
     unseen = value(rows, fold)
     assert (seen - label).abs().mean() < (unseen - label).abs().mean()
     assert abs(float(torch.corrcoef(torch.stack([unseen, label]))[0, 1])) < 0.35
-
-
-def test_the_lowest_of_the_networks() -> None:
-    value, _, rows, _, fold = fitted(informative=False)
-    each = torch.stack([value(rows, torch.full_like(fold, network)) for network in range(FOLDS)])
-    assert torch.equal(value.lowest(rows), each.amin(0))

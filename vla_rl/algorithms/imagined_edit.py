@@ -229,8 +229,7 @@ class ImaginedEdit(ResidualLearner):
             return draw_from_flat(self.model, seen, noise)[:, :ticks]
 
         def value(seen: Tensor, tick: Tensor, part: Tensor) -> Tensor:
-            rows = torch.cat([seen, tick[:, None]], 1)
-            return fitted.value.lowest(rows) if self.config.branches.pessimistic else fitted.value(rows, part)
+            return fitted.value(torch.cat([seen, tick[:, None]], 1), part)
 
         return Imagination(fitted.world, _see, draw, value, ticks, self.data.longest, self.config.discount)
 

@@ -30,8 +30,6 @@ class BranchConfig:
         branches: Rollouts per update.
         chunks: Chunks per rollout.
         kl_coef: Weight of the KL divergence from the policy without residual, in nats per chunk.
-        pessimistic: Value the end of a rollout by the lowest of the value's networks (RAVL, arXiv 2402.12527), since no
-            data correct them there. Otherwise the network that has not trained on the episode of its start does.
         ood_ratio: Out-of-distribution limit. Dynamics predict the newest chunks and older ones, and have seen neither.
             The residual is not trained if the ratio of their unexplained variances is above this limit. 0: no check.
     """
@@ -40,7 +38,6 @@ class BranchConfig:
     branches: int = 512
     chunks: int = 3
     kl_coef: float = 0.03
-    pessimistic: bool = False
     ood_ratio: float = 1.3
 
     def __post_init__(self) -> None:

@@ -52,20 +52,6 @@ class OutcomeValue(ScaledInputs):
         """Return the chance [B] at rows [B, I], by the networks that have not learned from these folds, int64 [B]."""
         return self.head.of_member(scaled(rows, self.mean, self.scale), fold)[:, 0].sigmoid()
 
-    @torch.no_grad()
-    def lowest(self, rows: Tensor) -> Tensor:
-        """Return the lowest chance [B] among the networks at rows [B, I]."""
-        return pessimistic(self.logits(rows)).sigmoid()
-
-
-def pessimistic(values: Tensor) -> Tensor:
-    """Return the minimum over an ensemble, [M, ...] -> [...]: RAVL, arXiv 2402.12527.
-
-    States that occur only as the end of a rollout are bootstrap targets, and no data correct them. What a network
-    believes of them grows through the values of real states. The minimum is low where the members disagree.
-    """
-    return values.amin(0)
-
 
 def fit_outcome_value(
     rows: Tensor, label: Tensor, fold: Tensor, folds: int, config: OutcomeValueConfig, generator: torch.Generator

@@ -152,7 +152,7 @@ class SafetyGate:
         self._admitted_ns = _LONG_AGO  # times before it are no pause
         self._unknown_since_ns: int | None = None  # The robot's place is unknown until a plausible reading
         self._unknown_why = 0
-        self._known = posture  # where it was last read before that
+        self._place_before = posture  # the last reading before its place became unknown
         self._joint_monitor.reset(posture)
 
     def rearm(self) -> None:
@@ -258,10 +258,11 @@ class SafetyGate:
 
     def _lose_place(self, since_ns: int, why: int) -> None:
         """From here on the robot's place is unknown, for these reasons. Only readings after ``since_ns`` say it."""
+        if self._unknown_since_ns is None:  # else it is lost since before
+            seen, self._place_before = self._condition, self._read_before
+            if why == _LOOP_PAUSED and seen is not None and seen.captured_ns <= since_ns:
+                self._place_before = seen.position
         self._unknown_since_ns, self._unknown_why = since_ns, why
-        seen = self._condition
-        was_read = why == _LOOP_PAUSED and seen is not None and seen.captured_ns <= since_ns
-        self._known = seen.position if was_read and seen is not None else self._read_before
 
     def _find_place(self, now_ns: int, since_ns: int) -> None:
         """Hold where the robot is. It has stopped at the last command: braking would move it again. A person may have
@@ -276,7 +277,8 @@ class SafetyGate:
             # Joints that sag a little under their load, as they did before, keep their command.
             near = self._motion.previous
             away = self._joint_monitor.is_away(condition.position, near)
-            away |= (np.abs([condition.position - self._known, condition.position - near]) > self._one_tick).all(axis=0)
+            apart = np.abs([condition.position - self._place_before, condition.position - near])
+            away |= ~(apart <= self._one_tick).any(axis=0)  # a place that was no number says nothing
             moved = self._may_yield[away[self._may_yield]]
         self._unknown_since_ns = None
         self._give_way(moved)

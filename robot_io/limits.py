@@ -265,7 +265,7 @@ def check_limits(
         time_ms, may_be_zero = getattr(config, name), name == "stop_after_ms"
         if not (np.isfinite(time_ms) and (time_ms > 0 or (may_be_zero and time_ms == 0))):
             raise ConfigError(f"the gate's {name} is {time_ms:g}; expected a time in ms, or nothing would be noticed")
-    if config.max_gap_ms <= (tick_ms := 1000 / rate_hz):
+    if config.max_gap_ms < (tick_ms := 1000 / rate_hz):
         raise ConfigError(
             f"the gate's max_gap_ms is {config.max_gap_ms:g}, and a tick takes {tick_ms:g} ms. Every tick would be a "
             "pause; set max_gap_ms to more"

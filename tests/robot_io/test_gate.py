@@ -440,7 +440,7 @@ def test_a_hiccup_within_the_limit_is_no_pause() -> None:
         ({"max_observation_age_ms": np.inf}, "max_observation_age_ms is inf"),
         ({"max_action_age_ms": np.nan}, "max_action_age_ms is nan"),
         ({"max_gap_ms": 0.0}, "max_gap_ms is 0"),
-        ({"max_gap_ms": 50.0}, "max_gap_ms is 50, and a tick takes 50 ms"),
+        ({"max_gap_ms": 49.0}, "max_gap_ms is 49, and a tick takes 50 ms"),
         ({"stop_after_ms": np.nan}, "stop_after_ms is nan"),
         ({"workspace_low": (np.nan, 0, 0), "workspace_high": (1.0, 1, 1)}, "workspace_low .* must be finite"),
         ({"workspace_low": (0.0, 0, 2), "workspace_high": (1.0, 1, 1)}, "must be below its workspace_high"),

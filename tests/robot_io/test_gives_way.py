@@ -162,18 +162,32 @@ LATE_NS = 60 * 10**9
 )
 def test_after_a_pause_only_joints_that_were_moved_give_way(before: float, position: float, held: float) -> None:
     """A servo under load is a little off: told to be where it is, it would sag further. What a person has moved by more
-    than a tick may not be thrown back in one command, and a motion that came to its end was not moved.
+    than a tick may not be thrown back in one command. A motion that came to its end was not moved.
     """
     gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
     gate.reset(told)
-    reasons = 0
+    verdicts = []
     for now_ns, reading in ((0, 0.0), (1, before), (LATE_NS, position), (LATE_NS + 1, position)):
         gate.inspect(Condition(np.float32([reading]), told, now_ns))
-        verdict = gate.admit(told, now_ns, now_ns, now_ns)
-        reasons |= verdict.reasons
+        verdicts.append(gate.admit(told, now_ns, now_ns, now_ns))
+    verdict = verdicts[-1]
     assert verdict.stopped
-    assert Reason.LOOP_PAUSED in Reason(reasons)
+    assert Reason.LOOP_PAUSED in Reason(verdicts[2].reasons)
     assert verdict.commands[-1, 0] == np.float32(held)
+
+
+@pytest.mark.parametrize("readings", [(0.0, 0.0, 0.09, 0.09, 0.09), (0.0, np.nan, 0.09, 0.09)])
+def test_neither_a_second_pause_nor_a_reading_that_is_none_hides_that_a_joint_was_moved(
+    readings: tuple[float, ...],
+) -> None:
+    gate, told = SafetyGate(SLOW, HZ), np.zeros(1, np.float32)
+    gate.reset(told)
+    now_ns = 0
+    for number, reading in enumerate(readings):
+        gate.inspect(Condition(np.float32([reading]), told, now_ns))
+        verdict = gate.admit(told, now_ns, now_ns, now_ns)
+        now_ns += LATE_NS if 1 <= number < len(readings) - 2 else 1
+    assert verdict.commands.tolist() == [[pytest.approx(0.09)]]
 
 
 def test_a_pause_before_the_first_command_is_one_too() -> None:

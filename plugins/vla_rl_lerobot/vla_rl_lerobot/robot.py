@@ -238,13 +238,13 @@ class LerobotRobot:
 
     def stop(self) -> None:
         """End steps. The motors hold goals by themselves. Sent again after a pause, goals could pull the arm back. A
-        robot that takes both then gets its newest reading as the goal.
+        robot that takes both is then left alone: its steps end with the gate's next command, which knows where it is.
         """
-        steps = self._step_dims
-        if self._command is None or not steps or not (self._deaf or self._command[steps].any()):
+        if self._command is None or not self._step_dims:
             return
         flowing = self.clock.now_ns() - self._commanded_ns <= _FLOWING_TICKS * 1e9 / self.control_hz
-        self.write(self._without_steps(self._command) if flowing else self.rest_command())
+        if flowing or len(self._step_dims) == len(self._command):
+            self.write(self._without_steps(self._command))
 
     def close(self) -> None:
         """Disconnect. Motors that hold go on holding, see `make_lerobot_robot`."""

@@ -112,7 +112,7 @@ def test_a_child_has_signals_of_its_own_and_leaves_those_of_the_terminal_to_its_
 
 @pytest.mark.parametrize(
     ("cores", "asked", "others", "threads"),
-    [(4, 3, 2, 3), (4, 0, 0, 4), (4, 0, 3, 1), (2, 0, 5, 1), (64, 0, 0, 8), (64, 12, 0, 12)],
+    [(4, 3, 2, 3), (4, 0, 0, 4), (4, 0, 3, 1), (2, 0, 5, 1), (64, 0, 0, 8), (64, 12, 0, 12), (1, 2, 0, 1)],
 )
 def test_a_learner_has_the_cores_that_are_left_or_what_was_asked_for(monkeypatch, cores, asked, others, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))

@@ -21,7 +21,7 @@ def install(site: Path, name: str, version: str, requires: tuple[str, ...] = (),
     ]
     (info / "METADATA").write_text("\n".join(lines) + "\n")
     if task:
-        (info / "entry_points.txt").write_text(f"[vla_rl.tasks]\n{task} = sim.tasks.peg_insert:PegInsertEnv\n")
+        (info / "entry_points.txt").write_text(f"[vla_rl.tasks]\n{task} = made_up_tasks:Task\n")
 
 
 def test_another_version_of_the_simulator_is_another_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,9 +30,11 @@ def test_another_version_of_the_simulator_is_another_key(tmp_path: Path, monkeyp
     requires = ("made-up-suite (>=1.0) ; extra == 'suite'", "numpy[extra]<9")
     install(site, "made-up-tasks", "0.1.0", requires, "made_up/Task-v0")
     install(site, "made-up-suite", "1.0.0")
+    (site / "made_up_tasks.py").write_text("from sim.tasks.peg_insert import PegInsertEnv as Task\n")
     monkeypatch.syspath_prepend(str(site))
     assert required_packages("tasks", "made_up/Task-v0") == {"made-up-suite", "numpy"}
-    assert required_packages("tasks", "module:Name") == frozenset()
+    assert required_packages("tasks", "made_up_tasks:Task") == {"made-up-suite", "numpy"}
+    assert required_packages("tasks", "module:Name") == required_packages("tasks", "vla_rl/PegInsert-v0") == frozenset()
     config = RunConfig()
     config = type(config)(task=type(config.task)(env="made_up/Task-v0"))
     before = evaluation_key(config, policy)

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from multiprocessing.process import BaseProcess
 
 from vla_rl.core.signals import deferred_signals
 
+logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _MOST_THREADS = 8  # batches of a hundred small pictures keep no more busy
 _OF_TERMINALS = (signal.SIGINT, signal.SIGHUP)
@@ -60,8 +62,11 @@ def end_processes(processes: Collection[BaseProcess], within_s: float = 1.5) -> 
 
 
 def learner_threads(asked: int, others: int = 0) -> int:
-    """Return the threads of a learner. 0 means one for each core that this process may use, up to eight, less those of
-    ``others`` that work meanwhile. It depends on the machine and not on what else runs on it, so that a run repeated
-    there is the same run.
+    """Return the threads of a learner, at most one for each core that this process may use: on fewer cores, threads
+    wait for each other most of the time. 0 means one for each core, up to eight, less those of ``others`` that work
+    meanwhile. It depends on the machine and not on what else runs on it, so that a run repeated there is the same run.
     """
-    return asked or max(1, min(_MOST_THREADS, len(os.sched_getaffinity(0)) - others))
+    cores = len(os.sched_getaffinity(0))
+    if asked > cores:
+        logger.info("torch_threads=%d, and this process may use %d of the cores. So many threads learn", asked, cores)
+    return min(asked, cores) or max(1, min(_MOST_THREADS, cores - others))

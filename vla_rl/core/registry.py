@@ -83,9 +83,12 @@ def find(kind: str, name: str) -> Any:
 
 
 def required_packages(kind: str, name: str) -> frozenset[str]:
-    """Return the packages that the package of a part requires, with any of its extras; none for ``module:Name``."""
-    points = (point for point in entry_points(group=group(kind)) if point.name == name and point.dist is not None)
-    required = (text for point in points for text in point.dist.requires or ())  # type: ignore[union-attr]
+    """Return the packages that the package of a part requires, with any of its extras. None for a part of our own, and
+    for one that no package declares.
+    """
+    points = [point for point in entry_points(group=group(kind)) if name in (point.name, point.value)]
+    others = (point for point in points if point.module.partition(".")[0] not in OUR_PACKAGES)
+    required = (text for point in others if point.dist is not None for text in point.dist.requires or ())
     return frozenset(re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in required)
 
 

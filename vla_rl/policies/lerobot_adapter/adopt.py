@@ -21,7 +21,7 @@ from vla_rl.policies.lerobot_adapter.folder import IMAGE_PREFIX, STATE
 from vla_rl.policies.lerobot_adapter.model import IMAGENET, STATISTICS, LeRobotModel
 
 _PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
-_PLACES = (
+_NOT_COMPARED = (
     "device",
     "features",
     "tokenizer_name",
@@ -83,7 +83,7 @@ def adopt(
     model = LeRobotModel._read(folder, spec, statistics, pretrained=True).eval()
     for name, theirs, ours in zip(_PROCESSORS, (before, after), (model.preprocess, model.postprocess), strict=True):
         if lost := _lost(theirs, json.loads(json.dumps(ours.get_config()))["steps"]):
-            raise CheckpointError(f"{folder / name}: {lost}; its policy would act differently here")
+            raise CheckpointError(f"{folder / name}: {lost}; fine-tune it here instead")
     return model
 
 
@@ -108,7 +108,7 @@ def _lost(theirs: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]
     for step in theirs:
         name = _name(step)
         for option, value in step.get("config", {}).items():
-            if option not in _PLACES and value != made[name].get(option):
+            if option not in _NOT_COMPARED and value != made[name].get(option):
                 return f"{option} of the step {name!r} is {value!r}, expected {made[name].get(option)!r}"
     return ""
 

@@ -62,9 +62,9 @@ def end_processes(processes: Collection[BaseProcess], within_s: float = 1.5) -> 
 
 
 def learner_threads(asked: int, others: int = 0) -> int:
-    """Return the threads of a learner, at most one for each core that this process may use: on fewer cores, threads
-    wait for each other most of the time. 0 means one for each core, up to eight, less those of ``others`` that work
-    meanwhile. It depends on the machine and not on what else runs on it, so that a run repeated there is the same run.
+    """Return the threads of a learner: at most one for each core that this process may use, since more would wait for
+    each other. 0 means one for each core, up to eight, less those of ``others`` that work meanwhile. The number depends
+    on the machine and not on what else runs on it, so that a run repeated there is the same run.
     """
     cores = len(os.sched_getaffinity(0))
     if asked > cores:

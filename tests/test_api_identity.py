@@ -214,7 +214,7 @@ def test_demonstrations_of_another_interface_are_not_taken_for_the_task_s(place:
 
 
 class Drawn(DotEnv):
-    """A task whose picture is drawn only where somebody looks."""
+    """A task that draws its picture only when it is read."""
 
     max_episode_steps = 20
 

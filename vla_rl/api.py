@@ -112,8 +112,8 @@ def train(
         algorithm: Name of an entry point of ``vla_rl.algorithms``. ``sft`` imitates demonstrations only, ``bc``
             imitates every step, and ``habc`` weights steps by its critics.
         steps: Number of gradient steps.
-        out: Run folder, from which an interrupted training continues: that of the same policy, as it was before, on the
-            same episodes. Default: a temporary folder.
+        out: Run folder. An interrupted training continues from it, if policy and episodes are those that it began with.
+            Default: a temporary folder.
         settings: Changes to the config, such as ``{"learning.actor.batch_size": 64}``.
 
     Returns:

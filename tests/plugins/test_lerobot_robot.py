@@ -245,7 +245,7 @@ def test_an_arm_that_takes_steps_may_be_anywhere_and_does_not_walk_on(tmp_path: 
 
 
 class Kiwi:
-    """An arm of one joint on a base that is told velocities. A person, or a pause, happens to it at a reading."""
+    """An arm of one joint on a base that takes velocities. At one reading a person moves the arm, after a pause."""
 
     name, is_connected = "kiwi", True
     observation_features: ClassVar = {"arm.pos": float, "x.vel": float}

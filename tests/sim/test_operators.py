@@ -98,7 +98,7 @@ def test_a_missed_grasp_opens_again_and_is_repaired(blind_env):
 
 
 class Squeezer:
-    """An expert of a gripper that is told steps: it holds its grasp from the fifth frame on."""
+    """An expert whose gripper takes steps. It holds its grasp from the fifth frame on."""
 
     meters_per_action = pace = 1.0
 

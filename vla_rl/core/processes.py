@@ -68,5 +68,9 @@ def learner_threads(asked: int, others: int = 0) -> int:
     """
     cores = len(os.sched_getaffinity(0))
     if asked > cores:
-        logger.info("torch_threads=%d, and this process may use %d of the cores. So many threads learn", asked, cores)
+        logger.info(
+            "torch_threads is %d, but this process may use only %d cores: the learner gets one thread for each core",
+            asked,
+            cores,
+        )
     return min(asked, cores) or max(1, min(_MOST_THREADS, cores - others))

@@ -13,6 +13,7 @@ import numpy as np
 from vla_rl.acting.demonstrations import check_fit, fitted
 from vla_rl.acting.env import AnyEnv, Env, as_env
 from vla_rl.acting.policy_folder import AnyPolicy, load_policy, on_disk
+from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config import config_to_dict, flatten, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
@@ -332,7 +333,7 @@ def _with_proxy(
 
 def _check_base(given: Path, run: RunFolder) -> None:
     """Refuse another base policy than the one that a run keeps."""
-    if run.base.exists() and weights_in(given) != weights_in(run.base):
+    if run.base.exists() and cache_key(given) != cache_key(run.base):
         raise UserError(
             f"{run.path} practices with another base policy than the one given; give the earlier one, or name another "
             "folder (out=)"

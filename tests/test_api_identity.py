@@ -3,6 +3,7 @@
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,11 +55,15 @@ def test_practice_with_another_base_policy_is_refused_and_loses_nothing(place: S
     base = Path("runs/based/base")
     assert load_model(first.folder.policy(0))[0].config.base == str(base.absolute())
     before = files_in(first.folder.path)
-    for settings in ({}, {"seed": 5}):
+    spec, statistics = summary_for(place.demos, place.env)
+    torch.manual_seed(0)
+    narrow = replace(statistics, state=replace(statistics.state, std=tuple(std / 2 for std in statistics.state.std)))
+    scaled = Thumbnails.build(ThumbnailsConfig(kind="own_policy:Thumbnails", horizon=8, width=8), spec, narrow)
+    for other, settings in ((thumbnails(place, 1), {}), (thumbnails(place, 1), {"seed": 5}), (scaled, {})):
         with pytest.raises(
             UserError, match=r"runs/based practices with another base policy than the one given; .*out="
         ):
-            vla.Practice(thumbnails(place, 1), place.env, **given, settings=settings)
+            vla.Practice(other, place.env, **given, settings=settings)
         assert files_in(first.folder.path) == before
     assert vla.Practice(thumbnails(place, 0), place.env, **given).folder.policy_exists(0)
     assert files_in(first.folder.path) == before

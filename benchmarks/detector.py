@@ -6,7 +6,8 @@ person. *practice*: filtered behavior cloning for two rounds, on true outcomes a
 detector), from the same supervised policy. *stops*, *shifts*: the recorded attempts, played again (see
 `benchmarks.detector_replay`). *lerobot*: its reward classifier on the same answers. *noise*: the preset `alone` on
 answers that call 10 % of the failures success. *unattended*: forward-backward practice in a
-world that is never reset. *fooled*: an adversary. True outcomes only score. Finished cells are kept in OUT/detector/.
+world that is never reset. *fooled*, *fooled_ppo*: adversaries. True outcomes only score. Finished cells are kept in
+OUT/detector/.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from vla_rl.core.errors import UserError
 TASK = "vla_rl/PegInsert-v0"
 ANSWERS = (10, 20, 40, 80)
 _EPISODES = 150  # of a round
-_PARTS = ("recorded", "speed", "practice", "stops", "shifts", "lerobot", "noise", "unattended", "fooled")
+_PARTS = ("recorded", "speed", "practice", "stops", "shifts", "lerobot", "noise", "unattended", "fooled", "fooled_ppo")
 _OWN_RUNS = {"noise", "unattended"}  # parts that do not begin with the recorded round
 _SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
@@ -62,8 +63,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if "lerobot" in options.parts:
             cells.once(f"lerobot-{seed}", lambda base=base, seed=seed: _lerobot(base, seed))  # type: ignore[misc]
         _replay(cells, base, seed, [part for part in ("stops", "shifts") if part in options.parts])
-        if "fooled" in options.parts and f"fooled-{seed}" not in cells:
-            cells.write(f"fooled-{seed}", detector_fooled.fooled(base, options.runs / f"fooled-{seed}", seed))
+        for part in [part for part in detector_fooled.ADVERSARIES if part in options.parts]:
+            if f"{part}-{seed}" not in cells:
+                cells.write(f"{part}-{seed}", detector_fooled.fooled(base, options.runs / f"{part}-{seed}", seed, part))
         if "unattended" in options.parts:
             cells.once(f"unattended-{seed}", lambda seed=seed: detector_unattended.practiced(options.runs, seed))  # type: ignore[misc]
         for labels in _LABELS if "practice" in options.parts else ():

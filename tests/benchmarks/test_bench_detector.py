@@ -14,7 +14,14 @@ sys.path.append(str(Path(__file__).parents[1] / "data"))
 from episode_maker import make_episode
 
 import vla_rl as vla
-from benchmarks import detector, detector_fits, detector_fooled, detector_replay, detector_unattended
+from benchmarks import (
+    detector,
+    detector_adversaries,
+    detector_fits,
+    detector_fooled,
+    detector_replay,
+    detector_unattended,
+)
 from benchmarks.runs import claim_run, run_verb
 from vla_rl.cli.main import main
 from vla_rl.core.errors import UserError
@@ -172,7 +179,7 @@ def test_resets_by_hand_and_what_freed_the_world_are_counted() -> None:
 
 def test_an_offset_moves_the_actions_of_its_third_of_an_episode() -> None:
     still = SimpleNamespace(infer=lambda observation, committed: ActionChunk(np.zeros((4, 2)), observation.tick, 0, 0))
-    policy = detector_fooled.Moved(still)
+    policy = detector_adversaries.Moved(still)
     policy.offset = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     chunk = policy.infer(Observation({}, np.zeros(1, np.float32), "", 38))
     np.testing.assert_array_equal(chunk.actions, np.array([[1, 2], [1, 2], [3, 4], [3, 4]], np.float32))
@@ -180,24 +187,25 @@ def test_an_offset_moves_the_actions_of_its_third_of_an_episode() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", detector_adversaries.ADVERSARIES)
 def test_an_adversary_plays_on_the_labels_and_goes_on_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     base, folder = tmp_path / "base", tmp_path / "fooled"
     tiny = [*TINY, "budget.episodes_per_round=4"]
     assert main(["train", *tiny, "algorithm=filtered_bc", "--out", str(base)]) == 0
-    monkeypatch.setattr(detector_fooled, "EPISODES", 3)
-    monkeypatch.setattr(detector_fooled, "_ELITE", 2)
+    monkeypatch.setattr(detector_adversaries.ADVERSARIES[part], "episodes", 3)
+    monkeypatch.setattr(detector_adversaries, "_ELITE", 2)
     monkeypatch.setattr(detector_fooled, "ROUNDS", 1)
-    first = detector_fooled.fooled(base, folder, 0)
+    first = detector_fooled.fooled(base, folder, 0, part)
     monkeypatch.setattr(detector_fooled, "ROUNDS", 2)
-    cell = {**detector_fooled.fooled(base, folder, 0), "measured": {"cpu": "a processor", "commit": "abc"}}
+    cell = {**detector_fooled.fooled(base, folder, 0, part), "measured": {"cpu": "a processor", "commit": "abc"}}
     assert cell["rounds"][:1] == first["rounds"]
     assert sum(name.startswith("round") for name in EpisodeStore(folder / "episodes").ids()) == 4 + 2 * 3
     for each in cell["rounds"]:
         assert len(each["rewards"]) == 3
         assert each["called"] + each["asked"] <= 3
         assert each["fooled"] <= each["called"]
-    assert detector._figures([cell])["fooled_rounds"] == 2
-    assert "| 0, 2 |" in detector.fooled({"cells": [cell]})
+    assert detector._figures([cell])[f"{part}_rounds"] == 2
+    assert ", 0, 2 |" in detector.fooled({"cells": [cell]})
     assert detector.fooled({"cells": []}).startswith("Not measured yet")

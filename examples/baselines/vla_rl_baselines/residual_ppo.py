@@ -220,11 +220,20 @@ class ResidualPPO(Algorithm):
         ends = np.flatnonzero(np.diff(credit.outcome_stop[frames])) + 1
         found = []
         for first, stop in zip([0, *ends], [*ends, len(frames)], strict=True):
-            if credit.viability_mask[frames[first]]:
-                part, outcome = slice(int(first), int(stop)), float(credit.viability_label[frames[first]])
+            label = float(credit.viability_label[frames[first]])
+            outcome = self.outcome(episode.episode_id, label) if credit.viability_mask[frames[first]] else None
+            if outcome is not None:
+                part = slice(int(first), int(stop))
                 features, tick, noise = played.features[part], played.tick[part], played.noise[part]
                 found.append(Stretch(episode, part, features, tick, rows[part], mean[part], noise, action_std, outcome))
         return found
+
+    def outcome(self, episode_id: str, label: float) -> float | None:
+        """The reward at the end of a part of an episode, 0 to 1: what credit says of it. None: learn nothing from it.
+        Override it for another reward.
+        """
+        del episode_id
+        return label
 
     def _by_value(self, every: list[Stretch], generator: torch.Generator) -> tuple[list[Tensor], float]:
         """The advantages of the chunks that were tried, by a value of all outcomes, and its Brier score. Where nothing

@@ -14,6 +14,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from benchmarks import detector_fooled, detector_replay, detector_rival, detecto
 from benchmarks.cells import Cells, origin
 from benchmarks.detector_fits import ORDERS, fit, in_orders, scores, tracks_of
 from benchmarks.outcomes import practice_alone
-from benchmarks.runs import evaluations, run_verb
+from benchmarks.runs import evaluations, run_verb, short_name
 from vla_rl.core.errors import UserError
 
 TASK = "vla_rl/PegInsert-v0"
@@ -31,18 +32,22 @@ ANSWERS = (10, 20, 40, 80)
 _EPISODES = 150  # of a round
 _PARTS = ("recorded", "speed", "practice", "stops", "shifts", "lerobot", "noise", "unattended", "fooled", "fooled_ppo")
 _OWN_RUNS = {"noise", "unattended"}  # parts that do not begin with the recorded round
-_SHARED = ["task.env=" + TASK, "algorithm=filtered_bc", "workers=0", "torch_threads=1"]
+_SHARED = ["algorithm=filtered_bc", "workers=0", "torch_threads=1"]
 _RECORDED = ["budget.rounds=1", "budget.steps_per_round=1", "budget.evaluation_episodes=1"]
 _PRACTICED = ["budget.rounds=2", "budget.steps_per_round=200", "budget.evaluation_episodes=100"]
 _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
 _BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_episodes=300"]
-_NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"]}
-_NOISY = ["--config", "alone", "task.env=" + TASK, "workers=0", "torch_threads=1"]
+_NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"], "detector": _LABELS["detector"]}
+_NOISY = ["--config", "alone", "workers=0", "torch_threads=1"]
+_DEMONSTRATIONS = {"robosuite/Lift-v0": 10}  # where it is not the preset's number
 _NOISY += ["budget.rounds=2", "budget.check_episodes=0", "budget.evaluation_episodes=300"]
-_SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": _SHARED, "recorded": _RECORDED, "practice": _PRACTICED}
+_SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": ["task.env=" + TASK, *_SHARED]}
+_SETTINGS |= {"recorded": _RECORDED, "practice": _PRACTICED}
+_OF_TASKS = {"recorded", "noise"}  # parts that run on other tasks as well
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--task", default=TASK, help="another one: only the parts recorded and noise")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--parts", nargs="+", default=list(_PARTS), choices=_PARTS)
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-detector"), help="where run folders are kept")
@@ -52,41 +57,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing, and gather all cells."""
     cells = Cells(options.out / "detector", {"config": practice_alone(), **_SETTINGS})
+    task, parts = options.task, options.parts
+    if task != TASK:
+        parts = [part for part in parts if part in _OF_TASKS]
     for seed in [] if options.gather else options.seeds:
-        base = options.runs / f"base-{seed}"
-        if {*options.parts} - _OWN_RUNS:
-            _run_base(base, seed)
-        if "recorded" in options.parts:
-            cells.once(f"recorded-{seed}", lambda base=base, seed=seed: _recorded(base, seed))  # type: ignore[misc]
-        if "speed" in options.parts:
+        of = f"{seed}" if task == TASK else f"{short_name(task)}-{seed}"
+        base = options.runs / f"base-{of}"
+        if {*parts} - _OWN_RUNS:
+            _run_base(base, task, seed)
+        if "recorded" in parts:
+            cells.once(f"recorded-{of}", lambda base=base, seed=seed: _recorded(base, task, seed))  # type: ignore[misc]
+        if "speed" in parts:
             cells.once("speed", lambda base=base: _speed(base))  # type: ignore[misc]
-        if "lerobot" in options.parts:
+        if "lerobot" in parts:
             cells.once(f"lerobot-{seed}", lambda base=base, seed=seed: _lerobot(base, seed))  # type: ignore[misc]
-        _replay(cells, base, seed, [part for part in ("stops", "shifts") if part in options.parts])
-        for part in [part for part in detector_fooled.ADVERSARIES if part in options.parts]:
+        _replay(cells, base, seed, [part for part in ("stops", "shifts") if part in parts])
+        for part in [part for part in detector_fooled.ADVERSARIES if part in parts]:
             if f"{part}-{seed}" not in cells:
                 cells.write(f"{part}-{seed}", detector_fooled.fooled(base, options.runs / f"{part}-{seed}", seed, part))
-        if "unattended" in options.parts:
+        if "unattended" in parts:
             cells.once(f"unattended-{seed}", lambda seed=seed: detector_unattended.practiced(options.runs, seed))  # type: ignore[misc]
-        for labels in _LABELS if "practice" in options.parts else ():
+        for labels in _LABELS if "practice" in parts else ():
             if f"practice-{seed}-{labels}" not in cells:
                 cells.write(f"practice-{seed}-{labels}", _practice(options.runs, seed, labels))
-        for noise in _NOISE if "noise" in options.parts else ():
-            if f"noise-{seed}-{noise}" not in cells:
-                cells.write(f"noise-{seed}-{noise}", _noise(options.runs, seed, noise))
+        for noise in _NOISE if "noise" in parts else ():
+            if f"noise-{of}-{noise}" not in cells:
+                cells.write(f"noise-{of}-{noise}", _noise(options.runs / f"noise-{of}-{noise}", task, seed, noise))
     found = cells.read()
     if not found:
         raise UserError(f"{cells.folder} has no cell yet; leave --gather out")
     return {**_figures(found), "cells": found}
 
 
-def _run_base(base: Path, seed: int) -> None:
+def _of_task(task: str) -> list[str]:
+    """Return the options of a task."""
+    count = _DEMONSTRATIONS.get(task)
+    return [f"task.env={task}", *([f"budget.demonstrations={count}"] if count else [])]
+
+
+def _run_base(base: Path, task: str, seed: int) -> None:
     """Play a round of the supervised policy, unless a run of the preset `imagined` of this seed has done so."""
     if not all((base / f"episodes/episodes/round001-{index:05d}.zarr.zip").exists() for index in range(_EPISODES)):
-        run_verb(["train", "--config", "imagined", "--seed", str(seed), *_SHARED, *_RECORDED], base)
+        run_verb(["train", "--config", "imagined", "--seed", str(seed), *_of_task(task), *_SHARED, *_RECORDED], base)
 
 
-def _recorded(base: Path, seed: int) -> dict[str, Any]:
+def _recorded(base: Path, task: str, seed: int) -> dict[str, Any]:
     tracks, features = tracks_of(base)
     demonstrations = [track for name, track in tracks if name.startswith("demo")]
     played = [track for name, track in tracks if name.startswith("round001")]
@@ -96,7 +111,7 @@ def _recorded(base: Path, seed: int) -> dict[str, Any]:
             detector = fit([*demonstrations, *mixed[:answers]], features, order)
             rows.append({"answers": answers, "order": order, **scores(detector, mixed[answers:])})
     successes = sum(track.success is True for track in played)
-    about = {"task": TASK, "seed": seed, "episodes": len(played), "successes": successes}
+    about = {"task": task, "seed": seed, "episodes": len(played), "successes": successes}
     return {"part": "recorded", **about, "rows": rows}
 
 
@@ -113,12 +128,13 @@ def _lerobot(base: Path, seed: int) -> dict[str, Any]:
     return {"part": "lerobot", "task": TASK, "seed": seed, "rows": detector_rival.judged(base, ANSWERS[-1])}
 
 
-def _noise(runs: Path, seed: int, noise: str) -> dict[str, Any]:
-    """Practice as the preset does, on answers of which a share is wrong. Runs of a seed have equal first weights."""
-    folder = runs / f"noise-{seed}-{noise}"
-    run_verb(["train", "--seed", str(seed), *_NOISY, *_NOISE[noise]], folder)
+def _noise(folder: Path, task: str, seed: int, noise: str) -> dict[str, Any]:
+    """Practice as the preset does, on answers of which a share is wrong, or on the detector's labels. Runs of a seed
+    have equal first weights on one processor.
+    """
+    run_verb(["train", "--seed", str(seed), *_of_task(task), *_NOISY, *_NOISE[noise]], folder)
     success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]
-    return {"part": "noise", "task": TASK, "seed": seed, "noise": noise, "success": success, "rounds": _rounds(folder)}
+    return {"part": "noise", "task": task, "seed": seed, "noise": noise, "success": success, "rounds": _rounds(folder)}
 
 
 def _rounds(folder: Path) -> list[dict[str, float]]:
@@ -152,7 +168,8 @@ def _speed(base: Path) -> dict[str, Any]:
 def _practice(runs: Path, seed: int, labels: str) -> dict[str, Any]:
     folder = runs / f"practice-{seed}-{labels}"
     base = runs / f"base-{seed}"
-    arguments = ["train", "--config", "imagined", "--seed", str(seed), "--from", str(base), *_SHARED, *_PRACTICED]
+    arguments = ["train", "--config", "imagined", "--seed", str(seed), "--from", str(base)]
+    arguments += [*_of_task(TASK), *_SHARED, *_PRACTICED]
     run_verb([*arguments, *_LABELS[labels]], folder)
     success = [entry["successes"] / entry["episodes"] for entry in evaluations(folder)]
     about = {"part": "practice", "task": TASK, "seed": seed, "labels": labels}
@@ -170,7 +187,8 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         if cell["part"] == "speed":
             figures |= {"judge_ms": cell["judge_ms"], "judge_p99_ms": cell["judge_p99_ms"]}
     practiced = {(cell["seed"], cell["labels"]): cell for cell in cells if cell["part"] == "practice"}
-    pairs = [(practiced[seed, "true"], practiced[seed, "detector"]) for seed, _ in practiced if _both(practiced, seed)]
+    seeds = sorted({seed for seed, _ in practiced if _both(practiced, seed)})
+    pairs = [(practiced[seed, "true"], practiced[seed, "detector"]) for seed in seeds]
     if pairs:
         gaps = [100 * (ours["success"][-1] - true["success"][-1]) for true, ours in pairs]
         figures["success_against_true_labels_points"] = float(np.mean(gaps))
@@ -180,14 +198,13 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         figures["false_failure_percent"] = 100 * float(np.mean([each["false_failure"] for each in judged]))
         figures["asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
         figures["labels_ratio"] = float(np.mean([each["asked"] for each in rounds])) / _EPISODES
-    noisy = {(cell["seed"], cell["noise"]): cell["success"] for cell in cells if cell["part"] == "noise"}
-    both = [
-        (noisy[seed, "none"], noisy[seed, "10"]) for seed, noise in noisy if noise == "10" and (seed, "none") in noisy
-    ]
-    if both:
+    noisy = {(cell["seed"], cell["noise"]): cell["success"] for cell in cells if _is_noise(cell)}
+    for worse, title in (("10", "noise_10_cost"), ("detector", "detector_labels_cost")):
+        seeds = sorted({seed for seed, _ in noisy if _both(noisy, seed, ("none", worse))})
+        both = [(noisy[seed, "none"], noisy[seed, worse]) for seed in seeds]
         every = [[a - b for a, b in zip(*pair, strict=False)] for pair in both]  # by round, from 0
-        for passed, name in ((1, "noise_10_cost_points"), (2, "noise_10_cost_300_points")):
-            if all(len(cost) > passed for cost in every):
+        for passed, name in ((1, f"{title}_points"), (2, f"{title}_300_points")):
+            if every and all(len(cost) > passed for cost in every):
                 figures[name] = 100 * float(np.mean([cost[passed] for cost in every]))
     rivals = _rows(cells, ANSWERS[-1], "lerobot")
     for name in ("false_success", "false_failure") if rivals else ():
@@ -199,12 +216,17 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _both(practiced: dict[tuple[int, str], Any], seed: int) -> bool:
-    return all((seed, labels) in practiced for labels in _LABELS)
+def _both(practiced: dict[tuple[int, str], Any], seed: int, names: Iterable[str] = _LABELS) -> bool:
+    return all((seed, name) in practiced for name in names)
 
 
-def _rows(cells: list[dict[str, Any]], answers: int, part: str = "recorded") -> list[dict[str, Any]]:
-    every = [row for cell in cells if cell["part"] == part for row in cell["rows"]]
+def _is_noise(cell: dict[str, Any]) -> bool:
+    """Return whether a cell is practice of the preset on the default task."""
+    return cell["part"] == "noise" and cell["task"] == TASK
+
+
+def _rows(cells: list[dict[str, Any]], answers: int, part: str = "recorded", task: str = TASK) -> list[dict[str, Any]]:
+    every = [row for cell in cells if cell["part"] == part and cell["task"] == task for row in cell["rows"]]
     return [row for row in every if row["answers"] == answers]
 
 
@@ -216,17 +238,8 @@ def table(result: dict[str, Any]) -> str:
         "| first answers | area under the curve | never asks: false successes, failures "
         "| asks where unsure: false successes, failures | asked of the others | largest share of false successes |",
         "|---|---|---|---|---|---|",
+        *_recorded_lines(cells, TASK),
     ]
-    for answers in ANSWERS:
-        rows = _rows(cells, answers)
-        if not rows:
-            continue
-        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
-        lines.append(
-            f"| {answers} | {mean['area']:.3f} | {mean['false_success']:.1%}, {mean['false_failure']:.1%} "
-            f"| **{mean['false_success_asking']:.1%}**, {mean['false_failure_asking']:.1%} | {mean['asked']:.1%} "
-            f"| {max(row['false_success_asking'] for row in rows):.1%} |"
-        )
     if rivals := _rows(cells, ANSWERS[-1], "lerobot"):
         wrong = ", ".join(
             f"{np.mean([row[name] for row in rivals]):.1%}" for name in ("false_success", "false_failure")
@@ -234,6 +247,13 @@ def table(result: dict[str, Any]) -> str:
         most = max(row["false_success"] for row in rivals)
         seeds = ", ".join(str(cell["seed"]) for cell in cells if cell["part"] == "lerobot")
         lines.append(f"| {ANSWERS[-1]}, lerobot's reward classifier (seed {seeds}) |  | {wrong} |  | 0 | {most:.1%} |")
+    others = sorted({cell["task"] for cell in recorded} - {TASK})
+    for task in others:
+        own = [cell for cell in recorded if cell["task"] == task]
+        of = ", ".join(f"seed {cell['seed']}: {cell['successes']} of {cell['episodes']} succeed" for cell in own)
+        lines.append(f"| **{task}** ({of}) |  |  |  |  |  |")
+        lines += _recorded_lines(cells, task)
+    recorded = [cell for cell in recorded if cell["task"] == TASK]
     episodes = ", ".join(f"{cell['successes']} of {cell['episodes']}" for cell in recorded)
     lines += [
         "",
@@ -245,6 +265,22 @@ def table(result: dict[str, Any]) -> str:
         f"{_speed_note(result)}{origin(cells)} Command: `{result['command']}`.",
     ]
     return "\n".join(lines)
+
+
+def _recorded_lines(cells: list[dict[str, Any]], task: str) -> list[str]:
+    """Return a line per number of first answers on the recorded round of a task."""
+    lines = []
+    for answers in ANSWERS:
+        rows = _rows(cells, answers, task=task)
+        if not rows:
+            continue
+        mean = {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+        lines.append(
+            f"| {answers} | {mean['area']:.3f} | {mean['false_success']:.1%}, {mean['false_failure']:.1%} "
+            f"| **{mean['false_success_asking']:.1%}**, {mean['false_failure_asking']:.1%} | {mean['asked']:.1%} "
+            f"| {max(row['false_success_asking'] for row in rows):.1%} |"
+        )
+    return lines
 
 
 def replayed(result: dict[str, Any]) -> str:
@@ -277,16 +313,19 @@ def _practice_table(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def _noise_table(cells: list[dict[str, Any]]) -> list[str]:
-    """Return the lines of practice on answers that are wrong for 10 % of the failures."""
+    """Return the lines of practice by the preset `alone`, on true answers, wrong ones and the detector's labels."""
     noisy = [cell for cell in cells if cell["part"] == "noise"]
     if not noisy:
         return []
-    lines = ["", "| practice alone | success before and after each round | false successes by round |", "|---|---|---|"]
+    lines = ["", "| practice alone | success before and after each round | questions | false successes by round |"]
+    lines += ["|---|---|---|---|"]
+    names = {"none": "true answers", "10": "10 % of failures called success", "detector": "labels of the detector"}
     for cell in noisy:
         success = ", ".join(f"{each:.0%}" for each in cell["success"])
         wrong = ", ".join(f"{each['false_success']:.1%}" for each in cell["rounds"])
-        name = {"none": "true answers", "10": "10 % of failures called success"}[cell["noise"]]
-        lines.append(f"| seed {cell['seed']}, {name} | {success} | {wrong} |")
+        asked = f"{sum(each['asked'] for each in cell['rounds']):.0f}"
+        task = "" if cell["task"] == TASK else f"{short_name(cell['task'])}, "
+        lines.append(f"| {task}seed {cell['seed']}, {names[cell['noise']]} | {success} | {asked} | {wrong} |")
     return lines
 
 

@@ -52,7 +52,9 @@ def test_the_table_shows_what_was_measured() -> None:
     row = {"area": 0.9, "false_success": 0.1, "false_failure": 0.2, "asked": 0.05, "novel": 0.0}
     row |= {"answers": 40, "order": 0, "false_success_asking": 0.02, "false_failure_asking": 0.01}
     measured = {"cpu": "a processor", "commit": "abc"}
-    cells = [{"part": "recorded", "seed": 0, "episodes": 150, "successes": 90, "rows": [row], "measured": measured}]
+    recorded = {"part": "recorded", "seed": 0, "episodes": 150, "successes": 90, "measured": measured}
+    other = {**recorded, "task": "robosuite/Lift-v0", "rows": [{**row, "false_success_asking": 0.3}]}
+    cells = [{**recorded, "task": detector.TASK, "rows": [row]}, other]
     for labels, after in (("true", 0.8), ("detector", 0.75)):
         rounds = [{"round": 2, "asked": 7.0, "unknown": 0.0, "false_success": 0.01, "false_failure": 0.0}]
         practice = {"part": "practice", "seed": 0, "labels": labels, "success": [0.5, 0.6, after]}
@@ -63,6 +65,9 @@ def test_the_table_shows_what_was_measured() -> None:
     assert "false_success_asking_percent_80" not in figures
     text = detector.table({**figures, "cells": cells, "command": "python -m benchmarks detector"})
     assert "| 40 | 0.900 | 10.0%, 20.0% | **2.0%**, 1.0% | 5.0% | 2.0% |" in text
+    assert "| **robosuite/Lift-v0** (seed 0: 90 of 150 succeed) |" in text
+    assert "| 40 | 0.900 | 10.0%, 20.0% | **30.0%**, 1.0% | 5.0% | 2.0% |" in text.replace("| 30.0% |", "| 2.0% |")
+    assert "Of the practice episodes 90 of 150 succeed" in text, "of the default task alone"
     assert "| seed 0, labels: detector | 50%, 60%, 75% | 7 | 1.0% |" in text
     assert figures["false_success_percent"] == pytest.approx(1)
     assert figures["asked_share"] == pytest.approx(7 / 150)
@@ -132,6 +137,7 @@ def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(detector, "_NOISY", tiny)
     monkeypatch.setattr(detector, "run_verb", first_in_a_process)
     monkeypatch.setitem(detector._NOISE, "10", [*detector._BY_HAND, "wrong_answers=1"])
+    monkeypatch.delitem(detector._NOISE, "detector")
     parser = argparse.ArgumentParser()
     detector.add_arguments(parser)
     options = parser.parse_args(["--seeds", "0", "--parts", "noise", "--runs", str(tmp_path / "runs")])
@@ -146,8 +152,8 @@ def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_wrong_answers_cost_what_they_take_from_true_ones_on_average() -> None:
-    def cell(seed: int, noise: str, *success: float) -> dict[str, Any]:
-        return {"part": "noise", "seed": seed, "noise": noise, "success": list(success)}
+    def cell(seed: int, noise: str, *success: float, task: str = detector.TASK) -> dict[str, Any]:
+        return {"part": "noise", "task": task, "seed": seed, "noise": noise, "success": list(success)}
 
     runs = [cell(0, "none", 0.4, 0.8, 0.9), cell(0, "10", 0.4, 0.7, 0.8), cell(1, "none", 0.5, 0.6, 0.7)]
     figures = detector._figures([*runs, cell(1, "10", 0.5, 0.62, 0.6)])
@@ -155,6 +161,9 @@ def test_wrong_answers_cost_what_they_take_from_true_ones_on_average() -> None:
     assert figures["noise_10_cost_300_points"] == pytest.approx(10)
     assert "noise_10_cost_300_points" not in detector._figures([*runs, cell(1, "10", 0.5, 0.62)]), "a round is missing"
     assert detector._figures(runs[:1]) == {}, "there is nothing to compare with"
+    assert detector._figures([runs[0], cell(0, "10", 0.4, 0.7, 0.8, task="vla_rl/Handover-v0")]) == {}, "another task"
+    figures = detector._figures([*runs, cell(0, "detector", 0.4, 0.75, 0.95), cell(1, "detector", 0.5, 0.6, 0.7)])
+    assert figures["detector_labels_cost_300_points"] == pytest.approx(-2.5)
 
 
 def test_resets_by_hand_and_what_freed_the_world_are_counted() -> None:

@@ -34,17 +34,18 @@ def fooled(base: Path, folder: Path, seed: int, part: str = "fooled") -> dict[st
     from vla_rl.training.round_labels import RoundLabels, choose_labels
 
     run, target = vla.open_run(base), RunFolder(folder)
-    if not (folder / "outcomes.yaml").exists():
+    file = folder / "adversary.json"
+    if not file.exists():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(base / "policies" / "version_0000", target.policy(0))
+        choose_labels(target, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
         recorded, store = EpisodeStore(base / "episodes", create=False), EpisodeStore(target.episodes)
         add_new(store, (recorded.read(name) for name in recorded.ids() if name.startswith(("demo", "round001"))))
-        choose_labels(target, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
+        write_atomic(file, b"[]")
     store = EpisodeStore(target.episodes)
     labels, adversary = RoundLabels(target, store), ADVERSARIES[part](run, target, seed)
     labels.label(1, [name for name in store.ids() if name.startswith("round001")])
-    count, file = adversary.episodes, folder / "adversary.json"
-    rounds: list[dict[str, Any]] = json.loads(file.read_text()) if file.exists() else []
+    count, rounds = adversary.episodes, json.loads(file.read_text())
     for number in range(2, ROUNDS + 2):
         first = _FIRST_SEED + 1000 * seed + number * count
         starts = {f"round{number:03d}-{index:05d}": first + index for index in range(count)}

@@ -1,17 +1,26 @@
 """Who labels what: a person where it matters, a detector elsewhere, and both stay in the log."""
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from episode_maker import make_episode
+from seen_success import played
 
+from vla_rl.acting.question_page import QuestionQueue
 from vla_rl.cli.main import main
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.types import Origin
+from vla_rl.data import edits
 from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.store import EpisodeStore
+from vla_rl.outcomes.ensemble import SuccessDetector, Track
 from vla_rl.outcomes.labeling import (
     DETECTOR,
     FooledError,
@@ -109,12 +118,19 @@ def test_questions_wait_for_a_person(store: EpisodeStore, policy: Path) -> None:
     assert labeling.open_questions() == names
 
 
+def audited(store: EpisodeStore, name: str, answer: bool | None) -> None:
+    """Ask about a success of a detector, and let a person answer."""
+    store.label(name, True, DETECTOR + "ensemble-40")
+    store.label(name, None, f"{DETECTOR}audit")
+    store.label(name, answer, "ana")
+
+
 def test_audited_successes_that_were_failures_stop_practice(store: EpisodeStore, policy: Path) -> None:
     labeling, names = Labeling(store, policy, LabelConfig()), names_of(store)
-    for name in names[:20]:
+    for name in names[10:20]:
         store.label(name, True, DETECTOR + "ensemble-40")
     for name in names[:10]:  # every second one is a failure
-        store.label(name, recorded_outcome(store)(name), "ana")
+        audited(store, name, recorded_outcome(store)(name))
     assert labeling.audit() == {"audited": 10, "false_success": 0.5, "false_failure": 0.0}
     with pytest.raises(FooledError, match="5 of the last 10 audited successes were failures"):
         labeling.check(Labeled(judged=tuple(names[10:15]), unsure=tuple(names[:3])), 40)
@@ -137,12 +153,118 @@ def test_a_few_successes_are_always_audited(store: EpisodeStore, policy: Path) -
 
 
 def test_one_wrong_success_is_no_reason_to_stop(store: EpisodeStore, policy: Path) -> None:
-    name = names_of(store)[1]
-    store.label(name, True, DETECTOR + "ensemble-40")
-    store.label(name, False, "ana")
+    audited(store, names_of(store)[1], False)
     labeling = Labeling(store, policy, LabelConfig())
     assert labeling.audit()["false_success"] == 1
     labeling.check(Labeled(), 40)
+
+
+def test_only_answers_to_an_audit_say_how_often_the_detector_is_wrong(store: EpisodeStore, policy: Path) -> None:
+    first, second, third, fourth = names_of(store)[:4]
+    store.label(first, True, DETECTOR + "ensemble-40")
+    store.label(first, None, DETECTOR + "ensemble-60")  # a newer one is unsure, and asks
+    store.label(first, False, "ana")
+    store.label(second, True, DETECTOR + "ensemble-40")
+    store.label(second, False, "ana")  # a correction that nobody asked for
+    audited(store, third, False)
+    store.undo(third)
+    audited(store, fourth, None)
+    assert Labeling(store, policy).audit()["audited"] == 0
+
+
+def test_the_newest_audits_count_in_the_order_of_their_answers(
+    store: EpisodeStore, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = (datetime(2026, 1, 1, microsecond=moment, tzinfo=UTC) for moment in itertools.count())
+    monkeypatch.setattr(edits, "datetime", SimpleNamespace(now=lambda _: next(times)))
+    labeling, names = Labeling(store, policy), names_of(store)
+    for name in reversed(names[:30]):  # within one second; the last ten answers call successes failures
+        audited(store, name, name not in names[:10])
+    with pytest.raises(FooledError, match="10 of the last 20 audited successes"):
+        labeling.check(Labeled(), 40)
+
+
+def test_practice_goes_on_with_a_new_detector_after_the_questions_of_a_stop_were_answered(
+    store: EpisodeStore, policy: Path
+) -> None:
+    labeling, names = Labeling(store, policy), names_of(store)
+    for name in names[:10]:
+        audited(store, name, False)
+    for name in names[10:20]:
+        store.label(name, True, DETECTOR + "ensemble-40")
+    with pytest.raises(FooledError):
+        labeling.check(Labeled(judged=tuple(names[10:20])), 40)
+    for name in names[10:20]:
+        store.label(name, False, "ana")
+    labeling.check(Labeled(), 40)
+    for name in names[20:22]:
+        audited(store, name, False)
+    with pytest.raises(FooledError, match="2 of the last 2 audited successes"):
+        labeling.check(Labeled(), 40)
+
+
+@pytest.mark.slow
+def test_an_answer_that_comes_while_the_detector_judges_stays(
+    store: EpisodeStore, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labeling, names = Labeling(store, policy, LabelConfig(answers=12, audit_share=1.0)), names_of(store)
+    for name in names[:20]:
+        store.label(name, recorded_outcome(store)(name), "ana")
+    page, judge = QuestionQueue(EpisodeStore(store.path)), SuccessDetector.judge_track
+    waiting = names[20:]
+    assert page.next()["name"] == waiting[0]
+
+    def answered(self: SuccessDetector, track: Track) -> Any:
+        page.answer(waiting[0], "n")
+        page.answer(waiting[1], "f")
+        monkeypatch.setattr(SuccessDetector, "judge_track", judge)
+        return judge(self, track)
+
+    monkeypatch.setattr(SuccessDetector, "judge_track", answered)
+    found = labeling.judge_rest(waiting)
+    assert [store.read_header(name).success for name in waiting[:2]] == [None, False]
+    assert not {store.edit_log(name).labeler for name in waiting[:2]} & {"hidden"}
+    assert not any(store.edit_log(name).labeler.startswith(DETECTOR) for name in waiting[:2])
+    assert not {*waiting[:2]} & {*found.judged, *found.asked}
+
+
+def test_a_question_that_is_on_the_page_can_be_answered_although_a_detector_has_judged_it(store: EpisodeStore) -> None:
+    page, name = QuestionQueue(store), names_of(store)[0]
+    assert page.next()["name"] == name
+    store.label(name, True, DETECTOR + "ensemble-40")
+    page.answer(name, "f")
+    assert store.read_header(name).success is False
+    with pytest.raises(ValueError, match="is no question"):
+        page.answer(name, "s")
+
+
+def test_demonstrations_are_no_questions_and_no_first_answers(tmp_path: Path, policy: Path) -> None:
+    store = EpisodeStore(tmp_path / "store")
+    for index in range(6):
+        demonstration = {"origin": Origin.DEMO, "policy_version": -1}
+        store.add(replace(played(f"demo-{index:05d}", True, index, **demonstration), success=None, terminated=False))
+    names = [f"round001-{index:05d}" for index in range(8)]
+    for index, name in enumerate(names):
+        store.add(replace(played(name, index % 2 == 0, 10 + index), success=None, terminated=False))
+    labeling = Labeling(store, policy, LabelConfig(answers=4))
+    assert labeling.open_questions() == names
+    store.label("demo-00000", True)
+    assert len(labeling.first_questions(names)) == 4
+    store.label("demo-00001", None, "ana")
+    assert labeling._track("demo-00001").success is None, "a person was not sure of it"
+    assert labeling._track("demo-00002").success is True
+
+
+@pytest.mark.slow
+def test_an_episode_of_another_robot_is_left_out(
+    store: EpisodeStore, policy: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = names_of(store)
+    for name in names[:20]:
+        store.label(name, recorded_outcome(store)(name), "ana")
+    store.add(make_episode("another", length=5, success=True, images={"side": np.zeros((5, 4, 6, 3), np.uint8)}))
+    assert Labeling(store, policy).judge_rest(names[20:]).detector is not None
+    assert "episode 'another' is left out" in caplog.text
 
 
 @pytest.mark.slow

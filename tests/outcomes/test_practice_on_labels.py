@@ -15,13 +15,15 @@ from seen_success import played
 
 from vla_rl.acting.question_page import QuestionQueue
 from vla_rl.cli.main import main
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.types import Origin
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.outcomes.detector import Judgment
 from vla_rl.outcomes.ensemble import SuccessDetector, Track
 from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig, Labeling
+from vla_rl.policies.base import BasePolicy
+from vla_rl.policies.flow_vla.model import FlowVLA
 from vla_rl.training.plan import BudgetConfig
 from vla_rl.training.round_labels import RoundLabels, choose_labels
 
@@ -84,8 +86,8 @@ def test_practice_stops_where_the_scene_is_unlike_every_known_one(
     folder = RunFolder(tmp_path / "run")
     shutil.copytree(policy, folder.policy(0))
     store, random = EpisodeStore(folder.episodes), np.random.default_rng(0)
-    fill(store, 20)
     choose_labels(folder, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
+    fill(store, 20)
     labels = RoundLabels(folder, store)
     labels.label(1, [name for name in store.ids() if name.startswith("round001")])
     strange = [played(f"round002-{index:05d}", False, 100 + index) for index in range(6)]
@@ -158,10 +160,10 @@ def test_what_was_killed_while_it_labeled_is_done_again(
         RoundLabels(run, store).label(1, practiced(run, 1, 8))
     names = practiced(run, number, 8)
 
-    def killed(self: EpisodeStore, *arguments: Any) -> None:
+    def killed(self: EpisodeStore, *arguments: Any) -> bool:
         if next(calls) == kill_at:
             raise KeyboardInterrupt
-        label(self, *arguments)
+        return label(self, *arguments)
 
     monkeypatch.setattr(EpisodeStore, "label", killed)
     with pytest.raises(KeyboardInterrupt) if kill_at else nullcontext():
@@ -205,6 +207,24 @@ def test_a_question_that_waits_counts_as_asked(tmp_path: Path, fill: Callable[[E
         store.label(name, judged, f"{DETECTOR}ensemble-6")
     scores = RoundLabels(folder, store).score(names)
     assert (scores["asked"], scores["unknown"]) == (1, 1)
+
+
+def test_a_policy_without_features_is_refused_before_a_person_answers(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose_labels(run, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
+    store, names = EpisodeStore(run.episodes), practiced(run, 1, 4)
+    monkeypatch.setattr(FlowVLA, "features", BasePolicy.features)
+    with pytest.raises(UserError, match="gives no features"):
+        RoundLabels(run, store).label(1, names)
+    assert not any(store.edit_log(name).entries for name in names)
+
+
+def test_a_run_that_has_practiced_on_outcomes_of_the_environment_takes_no_labels(run: RunFolder) -> None:
+    practiced(run, 1, 4)
+    with pytest.raises(ConfigError, match="has practiced on outcomes of its environment"):
+        choose_labels(run, LabelConfig(), BudgetConfig())
+    assert RoundLabels.of(run, EpisodeStore(run.episodes)) is None
 
 
 def test_what_needs_outcomes_of_the_environment_is_refused(tmp_path: Path) -> None:

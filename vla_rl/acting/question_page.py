@@ -49,6 +49,7 @@ class QuestionQueue:
     def __init__(self, store: EpisodeStore, names: Sequence[str] | None = None) -> None:
         self._store, self._lock = store, threading.Lock()
         self._names = None if names is None else list(names)
+        self._shown: set[str] = set()
         self.answered, self.done = 0, threading.Event()
         if self._names == []:
             self.done.set()
@@ -62,6 +63,7 @@ class QuestionQueue:
             waiting = open_questions(self._store) if self._names is None else self._names
             if not waiting:
                 return {"name": "", "left": 0}
+            self._shown.add(waiting[0])
             question = {"name": waiting[0], "left": len(waiting)}
             if waiting[0] == shown:
                 return question
@@ -70,14 +72,21 @@ class QuestionQueue:
         return {**question, "task": episode.task, "film": film}
 
     def answer(self, name: str, key: str) -> None:
-        """Label an episode. Raises KeyError for another key, ValueError for an episode that was not asked."""
+        """Label an episode, also where a detector has judged it since it was shown.
+
+        Raises:
+            KeyError: For another key.
+            ValueError: For an episode that was not asked.
+        """
         outcome = ANSWERS[key]
         with self._lock:
-            if name not in (open_questions(self._store) if self._names is None else self._names):
+            asked = open_questions(self._store) if self._names is None else self._names
+            if name not in self._shown and name not in asked:
                 raise ValueError(f"{name} is no question")
             self._store.label(name, outcome)
+            self._shown.discard(name)
             self.answered += 1
-            if self._names is not None:
+            if self._names is not None and name in self._names:
                 self._names.remove(name)
                 if not self._names:
                     self.done.set()

@@ -130,15 +130,20 @@ class EditLog:
             raise damaged(file, error) from error
 
     @property
-    def labeler(self) -> str:
-        """User of the newest entry that gives the outcome and is not undone; empty: the outcome is as recorded."""
+    def labels(self) -> list[Entry]:
+        """Entries that give the outcome and are not undone, the oldest first."""
         undone = {entry.undoes for entry in self.entries}
-        labels = [
-            entry.user
+        return [
+            entry
             for place, entry in enumerate(self.entries)
             if "success" in entry.new and entry.undoes is None and place not in undone
         ]
-        return labels[-1] if labels else ""
+
+    @property
+    def labeler(self) -> str:
+        """User of the newest of the `labels`; empty: the outcome is as recorded."""
+        labels = self.labels
+        return labels[-1].user if labels else ""
 
     def changed(self, new: Changes, recorded: Changes, user: str = "") -> "EditLog":
         """Return the log with one more change; ``recorded`` are the values of the recording, as far as known."""
@@ -156,7 +161,7 @@ class EditLog:
         return self._with(last.old, last.new, left[-1])
 
     def _with(self, new: Changes, old: Changes, undoes: int | None = None, user: str = "") -> "EditLog":
-        entry = Entry(datetime.now(UTC).isoformat(timespec="seconds"), user or _user(), new, old, undoes)
+        entry = Entry(datetime.now(UTC).isoformat(timespec="microseconds"), user or _user(), new, old, undoes)
         return replace(self, entries=(*self.entries, entry))
 
 
@@ -244,7 +249,7 @@ class Editable(abc.ABC):
         """Return what edits amount to, empty for none. Raises as `edit_log`."""
         return self.edit_log(name).changes
 
-    def edit(self, name: str, by: str = "", **changes: Unpack[Changes]) -> None:
+    def edit(self, name: str, by: str = "", after: str | None = None, **changes: Unpack[Changes]) -> bool:
         """Change how readers see an episode: leave it out, trim it, give another outcome or task sentence.
 
         The recording stays unchanged. The edit is a small file beside it, written atomically, with a log of all edits.
@@ -253,7 +258,11 @@ class Editable(abc.ABC):
         Args:
             name: Of the episode.
             by: Who changes it; empty: the user of this process.
+            after: Who must have given the present outcome (`EditLog.labeler`). Otherwise nothing changes. None: anyone.
             changes: New values; see `Changes`.
+
+        Returns:
+            Whether the episode was changed.
 
         Raises:
             UserError: For values that the episode cannot have.
@@ -264,19 +273,28 @@ class Editable(abc.ABC):
         """
         found = self.recording(name)
         check_changes(changes, found.length, found.where)
-        self._change(name, lambda log: replace(log, digest=found.digest).changed(changes, found.values, by))
+
+        def change(log: EditLog) -> EditLog | None:
+            if after is not None and log.labeler != after:
+                return None
+            return replace(log, digest=found.digest).changed(changes, found.values, by)
+
+        return self._change(name, change)
 
     def undo(self, name: str) -> None:
         """Undo the last edit of an episode that is not undone yet; the log keeps both. Raises as `edit`."""
         where = self.recording(name).where
         self._change(name, lambda log: log.undone(where))
 
-    def _change(self, name: str, change: Callable[[EditLog], EditLog]) -> None:
+    def _change(self, name: str, change: Callable[[EditLog], EditLog | None]) -> bool:
         change(self.edit_log(name))  # refuses before a folder is made
         try:
             self.lock_folder.mkdir(exist_ok=True)
             with locked(self.lock_folder, exclusive=True):  # no other edit comes between reading a log and writing it
-                self.edits.write(name, change(self.edit_log(name)))
+                log = change(self.edit_log(name))
+                if log is not None:
+                    self.edits.write(name, log)
+                return log is not None
         except OSError as error:
             raise StoreError(f"cannot edit episode {name!r} in {self.lock_folder}: {error.strerror}") from error
 

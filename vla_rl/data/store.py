@@ -199,15 +199,19 @@ class EpisodeStore(Editable):
         """Return the current value of everything that an edit can change. Raises as `changes`."""
         return {**self.recording(episode_id).values, **self.changes(episode_id)}
 
-    def label(self, episode_id: str, success: bool | None, by: str = "") -> None:
+    def label(self, episode_id: str, success: bool | None, by: str = "", after: str | None = None) -> bool:
         """Set the outcome of an episode, None for unknown. The label is an edit; the recording stays. Raises as `edit`.
 
         Args:
             episode_id: Id of the episode.
             success: Outcome.
             by: Who gives the label; empty: the user of this process.
+            after: Who must have given the present outcome, as of `edit`.
+
+        Returns:
+            Whether the episode was labeled.
         """
-        self.edit(episode_id, by, success=success)
+        return self.edit(episode_id, by, after, success=success)
 
     def move(self, episode_id: str, to: Self) -> None:
         """Move an episode, with its edits, to another store on the same file system.

@@ -8,23 +8,28 @@ a person's label. A random share of what it is sure of is asked as well, for an 
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.progress import track
+from vla_rl.core.types import Origin
 from vla_rl.core.validation import check_ranges
 from vla_rl.data.store import EpisodeStore
 from vla_rl.outcomes.detector import Judgment, OutcomeDetector, window_at
 from vla_rl.outcomes.ensemble import PolicyFeatures, SuccessDetector, TooFewLabels, Track, outcome_of
 
+logger = logging.getLogger(__name__)
 DETECTOR = "detector "
 """What the author of a detector's label begins with."""
 HIDDEN = "hidden"
 """Author of the edit that hides a recorded outcome from the learner, in simulation."""
+_AUDIT, _STOP = f"{DETECTOR}audit", f"{DETECTOR}stop"  # authors of questions about what a detector was sure of
 _LEAST_AUDITED = 5  # successes of a round
 _RECENT = 20  # audited successes by which the detector is trusted
 
@@ -109,16 +114,19 @@ class Labeling:
         return open_questions(self.store)
 
     def ask(self, names: Sequence[str], why: str) -> None:
-        """Make episodes questions, and answer them if the person is simulated."""
+        """Make episodes questions, and answer them if the person is simulated. What a person has answered stays."""
         for name in names:
-            if self.store.read_header(name).success is not None:
-                self.store.label(name, None, why)
+            author = self.labeler(name)
+            if _is_persons(author):
+                continue
+            if self.store.read_header(name).success is not None and not self.store.label(name, None, why, author):
+                continue
             if self._answer is not None:
                 self.store.label(name, self._answer(name), "simulated person")
 
     def first_questions(self, names: Sequence[str]) -> list[str]:
         """Return the episodes to ask first: evenly over the names, as many as are missing of the first answers."""
-        by_person = sum(self.is_answered(name) for name in self.store.ids())
+        by_person = sum(self.is_answered(name) for name in self.store.ids() if not self._is_demonstration(name))
         asked = {*open_questions(self.store)}
         waiting = [name for name in names if name in asked]
         count = min(max(self.config.answers - by_person, 0), len(waiting))
@@ -129,6 +137,9 @@ class Labeling:
     def is_answered(self, name: str) -> bool:
         """Return whether a person gave the outcome of an episode, or was not sure of it."""
         return _is_persons(self.labeler(name))
+
+    def _is_demonstration(self, name: str) -> bool:
+        return self.store.read_header(name).origin is Origin.DEMO
 
     def labeler(self, name: str) -> str:
         """Return who gave the outcome of an episode; empty: it is as recorded."""
@@ -146,32 +157,32 @@ class Labeling:
         known = [
             name
             for name in every
-            if not authors[name].startswith((DETECTOR, HIDDEN))
-            and outcome_of(headers[name].success, headers[name].origin) is not None
+            if not authors[name].startswith((DETECTOR, HIDDEN)) and self._outcome(name) is not None
         ]
         try:
-            detector = SuccessDetector.fit_tracks([self._track(name) for name in known], self._features, seed=0)
+            detector = SuccessDetector.fit_tracks(list(self._fitting(known, names)), self._features, seed=0)
         except TooFewLabels:
             return Labeled()
         open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
         open_names = {
             name
             for name in open_names
-            if not (name in known or _is_persons(authors[name]) or self.labeler(name) == f"{DETECTOR}audit")
+            if not (name in known or _is_persons(authors[name]) or self.labeler(name) in (_AUDIT, _STOP))
         }
         judged, asked = [], []
         for name in sorted(open_names):
             judgment, before = detector.judge_track(self._track(name)), headers[name].success
+            by, author = DETECTOR + detector.name, authors[name]
+            is_new = before is not judgment.success or not author.startswith(DETECTOR)
+            if is_new and not self.store.label(name, judgment.success, by, author):
+                continue  # a person has answered since
             if judgment.success is None:
-                if not authors[name] or before is not None or authors[name] == HIDDEN:
-                    self.store.label(name, None, DETECTOR + detector.name)
                 asked.append(name)
-            elif before is not judgment.success or not authors[name].startswith(DETECTOR):
-                self.store.label(name, judgment.success, DETECTOR + detector.name)
+            elif is_new:
                 judged.append(name)
         audits = self._audits([name for name in judged if name in names])
         self.ask(asked, DETECTOR + detector.name)
-        self.ask(audits, f"{DETECTOR}audit")
+        self.ask(audits, _AUDIT)
         unsure = tuple(name for name in asked if name in names)  # others may wait for an answer since earlier rounds
         return Labeled(tuple(judged), (*asked, *audits), unsure, detector)
 
@@ -184,7 +195,7 @@ class Labeling:
         return [name for name in judged if _random(name) < self.config.audit_share or name in least]
 
     def audit(self) -> dict[str, float]:
-        """Return how often the detector was wrong where a person answered after it.
+        """Return how often the detector was wrong where an audit asked a person.
 
         Returns:
             Number ``audited``. Shares ``false_success`` and ``false_failure``, of the audited successes and failures.
@@ -194,10 +205,16 @@ class Labeling:
         shares = {said: float(np.mean(errors)) if errors else 0.0 for said, errors in wrong.items()}
         return {"audited": len(pairs), "false_success": shares[True], "false_failure": shares[False]}
 
-    def _audited(self) -> list[tuple[bool, bool]]:
-        """Return judgments of the detector with the answers that followed, the newest answer last."""
+    def _audited(self, since: str = "") -> list[tuple[bool, bool]]:
+        """Return judgments after a time that were audited, with their answers, the newest answer last."""
         found = [each for name in self.store.ids() if (each := _audited(self.store, name)) is not None]
-        return [(said, answer) for _, said, answer in sorted(found)]
+        found.sort(key=lambda each: each.answered)
+        return [(each.said, each.answer) for each in found if each.judged > since]
+
+    def _last_stop(self) -> str:
+        """Return when `check` last stopped practice; empty: never."""
+        logs = (self.store.edit_log(name).entries for name in self.store.ids())
+        return max((entry.time for log in logs for entry in log if entry.user == _STOP), default="")
 
     def check(self, labeled: Labeled, episodes: int) -> None:
         """Stop practice on a detector that is no longer to be trusted.
@@ -208,20 +225,25 @@ class Labeling:
 
         Raises:
             FooledError: If it asks too often, or was wrong too often where a person looked. Then, the successes that it
-                has just given are questions.
+                has just given are questions, and the audits of later detectors count anew.
         """
-        unsure, wrong = len(labeled.unsure), [not answer for said, answer in self._audited() if said][-_RECENT:]
+        unsure, audited = len(labeled.unsure), self._audited(self._last_stop())
+        wrong = [not answer for said, answer in audited if said][-_RECENT:]
         if unsure > self.config.most_asked * episodes:
             raise FooledError(
                 f"the detector asks about {unsure} of {episodes} episodes, more than outcomes.most_asked="
                 f"{self.config.most_asked:g}. Look at the scene, answer the questions, then resume"
             )
         if sum(wrong) >= 2 and sum(wrong) > self.config.most_wrong * len(wrong):
-            self.ask([name for name in labeled.judged if self.store.read_header(name).success], f"{DETECTOR}audit")
+            self.ask([name for name in labeled.judged if self.store.read_header(name).success], _STOP)
             raise FooledError(
                 f"{sum(wrong)} of the last {len(wrong)} audited successes were failures, more than outcomes.most_wrong="
                 f"{self.config.most_wrong:g}. All successes are questions again. Answer them, then resume"
             )
+
+    def check_policy(self) -> None:
+        """Refuse a policy that gives no features, before a person answers for nothing. Raises UserError."""
+        assert self._features
 
     @functools.cached_property
     def _features(self) -> PolicyFeatures:
@@ -230,13 +252,31 @@ class Labeling:
     def _track(self, name: str) -> Track:
         if name not in self._tracks:
             self._tracks[name] = self._features.track(self.store.read(name))
-        header = self.store.read_header(name)  # a label may have come since the features were computed
-        return Track(self._tracks[name].features, outcome_of(header.success, header.origin))
+        return Track(self._tracks[name].features, self._outcome(name))  # a label may have come since
+
+    def _outcome(self, name: str) -> bool | None:
+        """Return the outcome of an episode as `outcome_of`; unknown if a person was not sure of it."""
+        header = self.store.read_header(name)
+        return None if header.success is None and self.is_answered(name) else outcome_of(header.success, header.origin)
+
+    def _fitting(self, known: Sequence[str], named: Collection[str]) -> Iterator[Track]:
+        """Yield the tracks of episodes. One that does not fit the policy is left out, unless it was named."""
+        for name in known:
+            try:
+                yield self._track(name)
+            except UserError as error:
+                if name in named:
+                    raise
+                logger.warning("episode %r is left out: %s", name, error)
 
 
 def open_questions(store: EpisodeStore) -> list[str]:
-    """Return the episodes whose outcome is unknown, but for those that a person was not sure of."""
-    unknown = (name for name in store.ids() if store.read_header(name).success is None)
+    """Return the episodes whose outcome is unknown, but for those that a person was not sure of.
+
+    A demonstration without outcome is a success.
+    """
+    headers = ((name, store.read_header(name)) for name in store.ids())
+    unknown = (name for name, header in headers if outcome_of(header.success, header.origin) is None)
     return [name for name in unknown if not _is_persons(store.edit_log(name).labeler)]
 
 
@@ -244,9 +284,10 @@ def judge_all(store: EpisodeStore, detector: OutcomeDetector) -> Mapping[str, Ju
     """Label every episode without an outcome by a detector; those that it is unsure of stay questions."""
     judgments = {}
     for name in track(open_questions(store), "judging", "episode"):
+        author = store.edit_log(name).labeler
         judgments[name] = detector.judge(window_at(store.read(name)))
-        if judgments[name].success is not None:
-            store.label(name, judgments[name].success, DETECTOR + detector.name)
+        if judgments[name].success is not None and not _is_persons(author):
+            store.label(name, judgments[name].success, DETECTOR + detector.name, author)
     return judgments
 
 
@@ -259,14 +300,23 @@ def _random(name: str) -> float:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
 
 
-def _audited(store: EpisodeStore, name: str) -> tuple[str, bool, bool] | None:
-    """Return the time of a person's answer, the detector's judgment before it, and the answer; None without both."""
-    entries = [entry for entry in store.edit_log(name).entries if "success" in entry.new]
-    judged = [entry.new["success"] for entry in entries if entry.user.startswith(DETECTOR)]
-    sure = [outcome for outcome in judged if outcome is not None]
-    if not sure or not _is_persons(entries[-1].user) or entries[-1].new["success"] is None:
+class _Audited(NamedTuple):
+    """When a detector judged and a person answered, and what they said."""
+
+    judged: str
+    answered: str
+    said: bool
+    answer: bool
+
+
+def _audited(store: EpisodeStore, name: str) -> _Audited | None:
+    """Return what came of the audit of an episode; None without an audit or its answer."""
+    labels = store.edit_log(name).labels
+    sure = [entry for entry in labels[:-2] if entry.user.startswith(DETECTOR) and entry.new["success"] is not None]
+    if not sure or labels[-2].user != _AUDIT or not _is_persons(labels[-1].user):
         return None
-    return entries[-1].time, bool(sure[-1]), bool(entries[-1].new["success"])
+    answer = labels[-1].new["success"]
+    return None if answer is None else _Audited(sure[-1].time, labels[-1].time, bool(sure[-1].new["success"]), answer)
 
 
 def recorded_outcome(store: EpisodeStore, wrong_answers: float = 0.0) -> Callable[[str], bool | None]:

@@ -15,6 +15,7 @@ from vla_rl.core.files import write_atomic
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig, Labeled, Labeling, recorded_outcome
+from vla_rl.training.jobs import practice_round
 from vla_rl.training.plan import BudgetConfig
 
 _FILE = "outcomes.yaml"
@@ -24,7 +25,8 @@ def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) 
     """Let a run learn from the labels of a person and a detector, from its first round on.
 
     Raises:
-        ConfigError: If the run compares policies by outcomes of the environment, or has other label settings.
+        ConfigError: If the run compares policies by outcomes of the environment, has other label settings, or has
+            practiced on outcomes of the environment.
     """
     if budget.check_episodes:
         raise ConfigError(
@@ -34,6 +36,11 @@ def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) 
     file = folder.path / _FILE
     if file.exists() and load_config(LabelConfig, file) != config:
         raise ConfigError(f"{file} has other label settings; name another run folder, or ask for the same")
+    if not file.exists() and any(practice_round(name) for name in EpisodeStore(folder.episodes).ids()):
+        raise ConfigError(
+            f"{folder.path} has practiced on outcomes of its environment, and labels count from the first round on. "
+            "Name another run folder"
+        )
     save_config(config, file)
 
 
@@ -60,17 +67,19 @@ class RoundLabels:
         Raises:
             FooledError: If the detector is no longer to be trusted (`vla_rl.outcomes.labeling.Labeling.check`). The
                 labels stay, and a resumed run goes on with them.
+            UserError: If the policy gives no features. Then nothing was asked.
         """
+        self._labeling.check_policy()
         labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
         for name in fresh:  # before anything can learn from it
-            self._store.label(name, None, HIDDEN)
+            self._store.label(name, None, HIDDEN, "")
         if (number - 1) * len(names) < self.config.by_hand_episodes:  # rounds are of one length
             labeling.ask([name for name in names if not labeling.is_answered(name)], HIDDEN)
         elif self._was_killed(number) or any(labeling.labeler(name) == HIDDEN for name in names):
             write_atomic(self._begun, str(number).encode())
             for name in names:
-                if labeling.labeler(name).startswith(DETECTOR):
-                    self._store.label(name, None, HIDDEN)
+                if (labeler := labeling.labeler(name)).startswith(DETECTOR):
+                    self._store.label(name, None, HIDDEN, labeler)
             if not self.config.by_hand_episodes:
                 labeling.ask(labeling.first_questions(names), HIDDEN)
             found = labeling.judge_rest(names)

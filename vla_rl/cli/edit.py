@@ -91,6 +91,6 @@ def _print_logs(data: Editable, names: list[str], path: Path) -> None:
         print(f"{name}: {describe(log.changes)}")
         for entry in log.entries:
             undone = "" if entry.undoes is None else f", undoes edit {entry.undoes + 1}"
-            print(f"  {entry.time} {entry.user}: {describe(entry.old)} -> {describe(entry.new)}{undone}")
+            print(f"  {entry.time[:19]}Z {entry.user}: {describe(entry.old)} -> {describe(entry.new)}{undone}")
     if not names:
         print(f"{path} has no edits")

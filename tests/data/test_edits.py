@@ -10,6 +10,7 @@ from episode_maker import make_episode
 from tests.fakes.resealed import resealed
 from vla_rl.core.errors import DamagedError, StoreError, UserError
 from vla_rl.data.doctor import Defect, diagnose, repair
+from vla_rl.data.sources import DataMapping, import_source
 from vla_rl.data.store import EpisodeStore
 
 
@@ -110,3 +111,35 @@ def test_a_moved_episode_keeps_its_edits(store: EpisodeStore, tmp_path: Path) ->
     store.move("a", other)
     assert len(other.read("a")) == 6
     assert store.ids() == []
+
+
+def test_an_episode_that_is_taken_in_keeps_its_log(store: EpisodeStore, tmp_path: Path) -> None:
+    store.add(make_episode("b"))
+    store.edit("a", trim=(2, 8))
+    store.label("a", False, "detector ensemble-8")
+    other = EpisodeStore(tmp_path / "other")
+    other.add(make_episode("a", seed=9))
+    assert import_source(store.path, other, DataMapping()) == ["a.2", "b"]
+    assert other.edit_log("a.2").labeler == "detector ensemble-8"
+    assert other.recording("a.2").values == store.recording("a").values
+    assert (len(other.read("a.2")), other.read("a.2").success) == (6, False)
+    assert other.edit_log("a").entries == ()
+    assert diagnose(other.path) == []
+
+
+def test_a_source_that_is_taken_in_again_brings_its_new_edits(
+    store: EpisodeStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.add(make_episode("b"))
+    other = EpisodeStore(tmp_path / "other")
+    import_source(store.path, other, DataMapping())
+    other.label("b", True, "ben")
+    for name in ("a", "b"):
+        store.label(name, False, "ana")
+    assert import_source(store.path, other, DataMapping()) == []
+    assert [other.edit_log(name).labeler for name in other.ids()] == ["ana", "ben"], "edits of its own stay"
+    assert "'b' has edits of its own" in caplog.text
+    caplog.clear()
+    other.label("a", None, "ben")
+    assert import_source(store.path, other, DataMapping()) == []
+    assert other.edit_log("a").labeler == "ben"

@@ -281,6 +281,19 @@ class Editable(abc.ABC):
 
         return self._change(name, change)
 
+    def take_edits(self, name: str, log: EditLog) -> bool:
+        """Bring the edits of an episode up to those of another copy of it; edits of its own stay.
+
+        Returns:
+            Whether the log now holds all of the other one. Raises as `edit`.
+        """
+        new, own = log.entries, self.edit_log(name).entries
+        if new[: len(own)] == own != new:
+            digest = self.recording(name).digest
+            self._change(name, lambda found: replace(log, digest=digest) if found.entries == own else found)
+            own = self.edit_log(name).entries
+        return own[: len(new)] == new
+
     def undo(self, name: str) -> None:
         """Undo the last edit of an episode that is not undone yet; the log keeps both. Raises as `edit`."""
         where = self.recording(name).where

@@ -1,7 +1,8 @@
 """Logged episodes from wherever they are: an episode store, a run folder, a LeRobotDataset v3, a ROS 2 bag.
 
 All of them are taken into one store, so that what trains on them knows one form only. Taking in can be repeated: what
-is there already, with the same content, is left alone.
+is there already, with the same content, is left alone. An episode of a store keeps its recording and its edits, so a
+label keeps its author.
 """
 
 import atexit
@@ -48,8 +49,8 @@ def import_source(source: Path, store: EpisodeStore, mapping: DataMapping) -> li
     if (found := find_store(source)) is not None:
         if found.path.resolve() == store.path.resolve():
             raise StoreError(f"{found.path} cannot be taken into itself")
-        episodes = map(found.read, track(found.ids(), f"reading {found.path}", "episode"))  # with their edits applied
-        return add_new(store, episodes)
+        names = track(found.ids(), f"reading {found.path}", "episode")
+        return add_new(store, ((found.recorded(name), found.edit_log(name)) for name in names))
     if is_lerobot(source):
         return import_lerobot(source, store, mapping.lerobot)
     bags, import_bag = _bags(source)

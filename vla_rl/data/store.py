@@ -34,7 +34,7 @@ from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.edits import Changes, Editable, EditFolder, Recording, edited
+from vla_rl.data.edits import Changes, Editable, EditFolder, EditLog, Recording, edited
 from vla_rl.data.episode_file import (
     SCHEMA_VERSION,
     SUFFIX,
@@ -92,8 +92,12 @@ class EpisodeStore(Editable):
                 raise StoreError(f"cannot make an episode store at {self.path}: {error.strerror}") from error
         check_settings(self.path)
 
-    def add(self, episode: Episode) -> None:
+    def add(self, episode: Episode, log: EditLog | None = None) -> None:
         """Save an episode with a new id. After the call returns, it survives a crash of the process or the machine.
+
+        Args:
+            episode: Episode as it was recorded.
+            log: Its edits, if it comes from another store.
 
         Raises:
             UserError: If the episode is not valid.
@@ -112,6 +116,8 @@ class EpisodeStore(Editable):
                 try:
                     write_file(episode, temporary)
                     fsync_path(temporary)
+                    if log is not None and log.entries:  # before the episode: no reader sees it without its edits
+                        self.edits.write(episode.episode_id, replace(log, digest=episode_digest(episode)))
                     _publish(temporary, file)
                     fsync_path(self.episodes_dir)
                 finally:
@@ -256,23 +262,31 @@ class EpisodeStore(Editable):
         return self.episodes_dir / (episode_id + SUFFIX)
 
 
-def add_new(store: EpisodeStore, episodes: Iterable[Episode]) -> list[str]:
+def add_new(store: EpisodeStore, episodes: Iterable[Episode | tuple[Episode, EditLog]]) -> list[str]:
     """Add episodes from another source, and return the ids that were added; a repeated call adds nothing.
 
     The function skips an episode that the store already has with the same content. A different episode under a taken
     id gets the first free id that ends in ``.2``, ``.3`` ... Raises as `EpisodeStore.add`.
+
+    Args:
+        store: Store to add to.
+        episodes: Episodes as they were recorded, those of another store with their edits. An episode that is there
+            already gets the newer edits, unless it has edits of its own.
     """
     added = []
-    for episode in episodes:
+    for each in episodes:
+        episode, log = each if isinstance(each, tuple) else (each, EditLog(""))
         name, number = episode.episode_id, 1
         while episode.episode_id in store and not _is_recorded(store, episode):
             number += 1
             episode = replace(episode, episode_id=f"{name[:95]}.{number}")
         if episode.episode_id in store:
+            if not store.take_edits(episode.episode_id, log):
+                logger.warning("%s: %r has edits of its own, which stay", store.path, episode.episode_id)
             continue
         if number > 1:
             logger.warning("%s has another episode %r; this one is added as %r", store.path, name, episode.episode_id)
-        store.add(episode)
+        store.add(episode, log)
         added.append(episode.episode_id)
     return added
 

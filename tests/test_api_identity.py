@@ -18,7 +18,7 @@ from tests.test_api import Dot, DotEnv, OtherDot, Seeing
 from vla_rl.api import _acting_config
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.errors import CheckpointError, UserError
-from vla_rl.core.types import PICTURED
+from vla_rl.core.types import PICTURED, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies.folders import load_model
 from vla_rl.policies.trainable import TrainablePolicy, summary_for
@@ -168,6 +168,20 @@ def test_demonstrations_with_larger_pictures_are_resized_to_the_task(place: Simp
         assert episode.images["picture"].shape == (len(episode), 32, 32, 3)
         assert episode.final_images["picture"].shape == (32, 32, 3)
         assert (episode.state == place.demos.read(episode.episode_id).state).all()
+
+
+def test_labels_of_demonstrations_keep_their_author(place: SimpleNamespace) -> None:
+    store = EpisodeStore(Path("datasets/judged"))
+    for demo, author in zip(place.demos, ("detector ensemble-8", "hidden"), strict=True):
+        store.add(replace(demo, episode_id=f"round001-{len(store)}", origin=Origin.SIM))
+        store.label(store.ids()[-1], None if author == "hidden" else False, author)
+    policy = vla.FlowVLA.from_data(place.demos)
+    for _ in range(2):
+        practice = vla.Practice(policy, place.env, demonstrations=store, out="runs/judged")
+        shutil.rmtree(practice.folder.policy(0))
+    taken = EpisodeStore(practice.folder.episodes)
+    assert [taken.edit_log(name).labeler for name in taken.ids()] == ["detector ensemble-8", "hidden"]
+    assert [episode.success for episode in taken] == [False, None]
 
 
 def test_a_film_shows_the_episode_of_its_own_policy(place: SimpleNamespace) -> None:

@@ -148,8 +148,11 @@ class Practice:
             if weights_in(start) != weights_in(self.folder.policy(0)):
                 logger.warning("%s goes on with its own policy, which is not the one given", self.folder.path)
             return
-        own, shown = EpisodeStore(self.folder.episodes), enumerate(store or ())
-        add_new(own, (replace(fitted(each, spec), episode_id=f"demo-{index:05d}") for index, each in shown))
+        own = EpisodeStore(self.folder.episodes)
+        if store is not None:
+            for index, name in enumerate(store.ids()):
+                episode = replace(fitted(store.recorded(name), spec), episode_id=f"demo-{index:05d}")
+                add_new(own, [(episode, store.edit_log(name))])
         self.folder.keep_policy(0, start)
 
     def rounds(self, count: int) -> Iterator[RoundResult]:

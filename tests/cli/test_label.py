@@ -5,11 +5,13 @@ import builtins
 import contextlib
 import json
 import socket
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from benchmarks.data_traps.lerobot_files import Dataset, arm, write
 from vla_rl.acting.question_page import QuestionQueue, question_page
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.base import BasePolicy
+from vla_rl.policies.flow_vla import FlowVLA
+
+sys.path.append(str(Path(__file__).parents[1] / "outcomes"))
+from seen_success import played
+from tiny_policy import make_model
 
 
 @pytest.fixture
@@ -148,3 +157,107 @@ def test_the_verb_asks_named_episodes_in_the_browser(store: EpisodeStore, capsys
     thread.join()
     assert "2 answers in" in capsys.readouterr().out
     assert outcomes(store) == [None, False, None, False]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policy") / "policy"
+    make_model().save(folder, {"policy_version": 0})
+    return folder
+
+
+def arms(side: int = 16, episodes: int = 10) -> Dataset:
+    """A dataset as lerobot records it, with the cameras of the policy and without outcomes."""
+    cameras = {f"observation.images.{name}": (side, side) for name in ("front", "top")}
+    return arm(lengths=(6,) * episodes, cameras=cameras)
+
+
+def always(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Answer success and failure in turns, and return the questions."""
+    asked: list[str] = []
+
+    def typed(prompt: str) -> str:
+        asked.append(prompt)
+        return "sf"[len(asked) % 2]
+
+    monkeypatch.setattr(builtins, "input", typed)
+    return asked
+
+
+def test_a_dataset_without_outcomes_is_asked_about(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, store = always(monkeypatch), tmp_path / "store"
+    command = ["label", str(write(tmp_path / "data", arms())), "--policy", str(policy), "--out", str(store)]
+    assert main([*command, "--answers", "4", "mapping.lerobot.demonstrations=true"]) == 2
+    said = capsys.readouterr().err
+    assert "10 episodes, and all are demonstrations" in said
+    assert "mapping.lerobot.demonstrations=false" in said
+    assert asked == []
+    command[-1] = str(tmp_path / "other")
+    assert main([*command, "--answers", "4"]) == 0
+    assert len(asked) >= 4
+    assert "come from no column: there is neither next.success nor next.reward" in capsys.readouterr().out
+    found = EpisodeStore(tmp_path / "other")
+    assert {found.read_header(name).origin for name in found.ids()} == {Origin.REAL}
+    assert len([name for name in found.ids() if found.edit_log(name).labeler]) == 10
+
+
+def test_recorded_outcomes_of_a_dataset_are_known_answers(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = always(monkeypatch)
+    outcomes = np.repeat([number % 2 == 0 for number in range(10)], 6)
+    data = write(tmp_path / "data", arms().having(next_success=outcomes))
+    command = ["label", str(data), "--policy", str(policy), "--out", str(tmp_path / "store")]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "next.success (1 is a success): 5 success, 5 failure, 0 unknown" in printed
+    assert "every episode has an outcome" in printed
+    assert main([*command, "--save", str(tmp_path / "detector")]) == 0
+    assert (tmp_path / "detector" / "detector.json").exists()
+    assert asked == []
+
+
+def test_pictures_of_another_size_are_mapped(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, store = always(monkeypatch), tmp_path / "store"
+    data = write(tmp_path / "data", arms(side=24, episodes=5))
+    command = ["label", str(data), "--policy", str(policy), "--answers", "4", "--out", str(store)]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "episode 'data-000000' does not fit the policy: camera 'front' gives uint8 [24, 24, 3]" in said
+    assert "Set mapping.lerobot.image_size=[16,16]" in said
+    assert (asked, store.exists()) == ([], False)
+    (tmp_path / "mapping.yaml").write_text("lerobot: {image_size: [16, 16]}")
+    assert main([*command, "--mapping", str(tmp_path / "mapping.yaml")]) == 0
+    assert len(asked) >= 4
+    command = ["label", str(data), "--out", str(tmp_path / "other"), "--as", "failure", "--ids", "data-000000"]
+    assert main([*command, "--films", str(tmp_path), "mapping.lerobot.image_size=[16,16]"]) == 0
+    assert EpisodeStore(store).recording("data-000000") == EpisodeStore(tmp_path / "other").recording("data-000000")
+    assert main(["label", str(store), "mapping.lerobot.image_size=[16,16]"]) == 2
+    assert "--out STORE" in capsys.readouterr().err
+
+
+def test_what_does_not_fit_the_policy_is_refused_before_the_first_question(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, store = always(monkeypatch), EpisodeStore(tmp_path / "store")
+    for number in range(5):
+        store.add(replace(played(f"e{number}", True, number), success=None))
+    other = played("other", True, 9)
+    store.add(replace(other, images={"front": other.images["front"]}, final_state=None, final_images={}, success=None))
+    command = ["label", str(store.path), "--policy", str(policy), "--answers", "4"]
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert "episode 'other' does not fit the policy: the policy needs camera 'top'" in said
+    assert "--ids" in said
+    assert asked == []
+    assert main([*command, "--ids", *store.ids()[:-1]]) == 0
+    assert len(asked) >= 4
+    asked.clear()
+    monkeypatch.setattr(FlowVLA, "features", BasePolicy.features)
+    assert main(command) == 2
+    assert "features" in capsys.readouterr().err
+    assert asked == []

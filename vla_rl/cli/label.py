@@ -9,32 +9,50 @@ answers from its next round on.
 
 With --policy, a person answers for some episodes and a success detector labels the others. It reads the features of
 that policy. Where it is unsure, and for a small random share, it asks. A label carries its author (`vla-rl edit` shows
-the log). The detector never changes the label of a person. A LeRobotDataset or a bag goes into the store --out first.
+the log). The detector never changes the label of a person.
+
+A LeRobotDataset or a bag goes into the store --out first. Outcomes that it has recorded are known answers. Without a
+column of interventions, its episodes count as a policy's, and not as demonstrations, which succeed. The settings
+mapping.lerobot.demonstrations=true and mapping.bag.demonstrations=true change that.
 
 Example: vla-rl label runs/finetune/episodes
+Example: vla-rl label datasets/so101_peg --policy runs/demo --out stores/peg mapping.lerobot.image_size=[96,96]
 """
 
 import argparse
 import contextlib
 import functools
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.cli.edit import OUTCOMES
-from vla_rl.core.config import parse_overrides
-from vla_rl.core.errors import StoreError
+from vla_rl.cli.parser import add_settings
+from vla_rl.core.config import load_config, parse_overrides
+from vla_rl.core.config_files import read_yaml
+from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import write_atomic
+from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.registry import find
-from vla_rl.core.types import Episode, Origin, Source
-from vla_rl.data.sources import DataMapping, import_source
+from vla_rl.core.types import Episode, Observation, Origin, Source
+from vla_rl.data.episode_header import EpisodeHeader
+from vla_rl.data.lerobot_import import LeRobotMapping
+from vla_rl.data.sources import DataMapping, import_source, survey
 from vla_rl.data.store import EpisodeStore
 
 Ask = Callable[[Sequence[str] | None], int]
 """Asks about episodes, and returns how many were answered."""
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """How a dataset is taken in. Unless it is said, no demonstrator acted, so its episodes are asked about."""
+
+    mapping: DataMapping = field(default_factory=lambda: DataMapping(LeRobotMapping(demonstrations=False)))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,14 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--audit", type=float, default=0.05, help="share of sure judgments that is asked, too")
     parser.add_argument("--save", type=Path, metavar="DIR", help="keep the detector in this folder")
     parser.add_argument("--out", type=Path, metavar="STORE", help="store that a dataset or a bag is taken into")
+    parser.add_argument("--mapping", type=Path, help="with --out: YAML with sections lerobot and bag")
     parser.add_argument("--detector", help="let this detector label alone: one of vla_rl.outcomes, or module:Name")
     parser.add_argument("--with", dest="options", nargs="*", default=[], metavar="KEY=VALUE", help="its options")
     parser.add_argument("--films", type=Path, help="folder for the films (default: a temporary one)")
     parser.add_argument("--browser", nargs="?", type=int, const=8610, metavar="PORT", help="ask in a browser page")
+    add_settings(parser, "with --out: changes to the mapping, such as mapping.lerobot.image_size=[96,96]")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    store = _store(arguments.store, arguments.out)
+    spec = _spec_of(arguments.policy) if arguments.policy else None
+    store = _store(arguments, spec)
     if arguments.answer:
         if not arguments.ids:
             raise StoreError("--as labels without asking, so it needs --ids: name the episodes")
@@ -75,8 +96,8 @@ def run(arguments: argparse.Namespace) -> int:
         films = arguments.films or Path(tempfile.mkdtemp(prefix="vla-rl-label-"))
         films.mkdir(parents=True, exist_ok=True)
         ask = functools.partial(_ask_all, store, films)
-    if arguments.policy:
-        return _with_detector(store, arguments, ask)
+    if spec is not None:
+        return _with_detector(store, spec, arguments, ask)
     from vla_rl.outcomes.labeling import open_questions
 
     ids = arguments.ids or open_questions(store)
@@ -88,20 +109,70 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _store(source: Path, out: Path | None) -> EpisodeStore:
-    if out is None:
-        return EpisodeStore(source, create=False)
-    store = EpisodeStore(out)
-    import_source(source, store, DataMapping())
+def _spec_of(policy: Path) -> PolicySpec:
+    """Return the interface of a policy. Raises UserError if there is none, or it gives no features."""
+    from vla_rl.outcomes.ensemble import PolicyFeatures
+
+    return PolicyFeatures(find_policy(policy).path).model.spec
+
+
+def _store(arguments: argparse.Namespace, spec: PolicySpec | None) -> EpisodeStore:
+    """Return the store to label. A source is taken into it, unless it does not fit the policy."""
+    if arguments.out is None:
+        if arguments.mapping or arguments.overrides:
+            raise StoreError(
+                "a mapping belongs to a dataset or a bag. Name the store that it is taken into: --out STORE"
+            )
+        return EpisodeStore(arguments.store, create=False)
+    if arguments.mapping:
+        load_config(DataMapping, arguments.mapping)  # names the file in its errors
+    given = {"mapping": read_yaml(arguments.mapping)} if arguments.mapping else {}
+    mapping = load_config(_Settings, None, arguments.overrides, given).mapping
+    mapping = replace(mapping, bag={"demonstrations": False, **mapping.bag})
+    found = survey(arguments.store, mapping)
+    if spec is not None:
+        named = [each for each in found.headers if each.episode_id in (arguments.ids or [each.episode_id])]
+        height, width = spec.image_size
+        _check_fit(named, spec, f"Set mapping.lerobot.image_size=[{height},{width}], or map other columns")
+    store = EpisodeStore(arguments.out)
+    import_source(arguments.store, store, mapping)
+    if found.outcomes:
+        print(f"outcomes of {arguments.store} come from {found.outcomes}")
     return store
 
 
-def _with_detector(store: EpisodeStore, arguments: argparse.Namespace, ask: Ask) -> int:
+def _check_fit(headers: Iterable[EpisodeHeader], spec: PolicySpec, remedy: str) -> None:
+    """Raise UserError for the first episode whose cameras, pictures or state the policy does not take."""
+    for header in headers:
+        images = {camera: np.empty((*size, 3), np.uint8) for camera, size in header.cameras.items()}
+        try:
+            spec.check(Observation(images, np.empty(header.state_dim, np.float32), header.task, 0))
+        except UserError as error:
+            raise UserError(f"episode {header.episode_id!r} does not fit the policy: {error}. {remedy}") from error
+
+
+def _with_detector(store: EpisodeStore, spec: PolicySpec, arguments: argparse.Namespace, ask: Ask) -> int:
     """Ask for the first answers, let the detector judge, ask where it is unsure, and let it judge again."""
-    from vla_rl.outcomes.labeling import LabelConfig, Labeling
+    from vla_rl.outcomes.labeling import DETECTOR, LabelConfig, Labeling
 
     labeling = Labeling(store, find_policy(arguments.policy).path, LabelConfig(arguments.answers, arguments.audit))
-    names = arguments.ids or [name for name in store.ids() if store.read_header(name).origin is not Origin.DEMO]
+    headers = {name: store.read_header(name) for name in arguments.ids or store.ids()}
+    names = arguments.ids or [name for name, header in headers.items() if header.origin is not Origin.DEMO]
+    if not names:
+        raise StoreError(
+            f"{store.path} has {len(headers)} episodes, and all are demonstrations, which count as successes. Name "
+            "other episodes. Or take their dataset into another --out with mapping.lerobot.demonstrations=false"
+        )
+    _check_fit(
+        (headers[name] for name in names),
+        spec,
+        "Name others with --ids, or leave it out (vla-rl edit --leave-out). A dataset can be taken into another --out "
+        "with another mapping",
+    )
+    known = [headers[name].success is not None and not labeling.labeler(name).startswith(DETECTOR) for name in names]
+    if all(known) and not arguments.save:
+        print("every episode has an outcome; --save DIR keeps a detector that learned from them")
+        return 0
     labeled = ask(labeling.first_questions(names))
     found = labeling.judge_rest(names)
     if found.detector is None:

@@ -107,6 +107,13 @@ def test_an_episode_that_a_person_is_not_sure_of_is_asked_once(
     assert "every episode has an outcome" in capsys.readouterr().out
 
 
+def test_a_run_folder_is_labeled_by_its_name(store: EpisodeStore, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    store.path.rename(tmp_path / "run" / "episodes")
+    assert main(["label", str(tmp_path / "run"), "--ids", "e0", "--as", "failure"]) == 0
+    assert EpisodeStore(tmp_path / "run" / "episodes").read("e0").success is False
+
+
 def ask(address: str, message: dict[str, str] | None = None) -> dict[str, Any]:
     """Get the question, or post an answer, as the page does."""
     data = None if message is None else json.dumps(message).encode()

@@ -41,7 +41,7 @@ from vla_rl.core.registry import find
 from vla_rl.core.types import Episode, Observation, Origin, Source
 from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.lerobot_import import LeRobotMapping
-from vla_rl.data.sources import DataMapping, import_source, survey
+from vla_rl.data.sources import DataMapping, find_store, import_source, survey
 from vla_rl.data.store import EpisodeStore
 
 Ask = Callable[[Sequence[str] | None], int]
@@ -56,7 +56,7 @@ class _Settings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("store", type=Path, help="the folder of the episode store; with --out any source of episodes")
+    parser.add_argument("store", type=Path, help="an episode store or a run folder; with --out any source of episodes")
     parser.add_argument("--ids", nargs="+", metavar="ID", help="these episodes, labeled or not")
     parser.add_argument("--as", dest="answer", choices=OUTCOMES, help="do not ask; needs --ids")
     parser.add_argument("--policy", type=Path, help="let a success detector on the features of this policy help")
@@ -123,21 +123,22 @@ def _store(arguments: argparse.Namespace, spec: PolicySpec | None) -> EpisodeSto
             raise StoreError(
                 "a mapping belongs to a dataset or a bag. Name the store that it is taken into: --out STORE"
             )
-        return EpisodeStore(arguments.store, create=False)
+        found = find_store(arguments.store)
+        return EpisodeStore(arguments.store, create=False) if found is None else found
     if arguments.mapping:
         load_config(DataMapping, arguments.mapping)  # names the file in its errors
     given = {"mapping": read_yaml(arguments.mapping)} if arguments.mapping else {}
     mapping = load_config(_Settings, None, arguments.overrides, given).mapping
     mapping = replace(mapping, bag={"demonstrations": False, **mapping.bag})
-    found = survey(arguments.store, mapping)
+    source = survey(arguments.store, mapping)
     if spec is not None:
-        named = [each for each in found.headers if each.episode_id in (arguments.ids or [each.episode_id])]
+        named = [each for each in source.headers if each.episode_id in (arguments.ids or [each.episode_id])]
         height, width = spec.image_size
         _check_fit(named, spec, f"Set mapping.lerobot.image_size=[{height},{width}], or map other columns")
     store = EpisodeStore(arguments.out)
     import_source(arguments.store, store, mapping)
-    if found.outcomes:
-        print(f"outcomes of {arguments.store} come from {found.outcomes}")
+    if source.outcomes:
+        print(f"outcomes of {arguments.store} come from {source.outcomes}")
     return store
 
 

@@ -138,8 +138,7 @@ def test_a_source_that_is_taken_in_again_brings_its_new_edits(
         store.label(name, False, "ana")
     assert import_source(store.path, other, DataMapping()) == []
     assert [other.edit_log(name).labeler for name in other.ids()] == ["ana", "ben"], "edits of its own stay"
-    assert "'b' has edits of its own" in caplog.text
-    caplog.clear()
+    assert "edits of its own stay at 1 episodes, the first is 'b'" in caplog.text
     other.label("a", None, "ben")
     assert import_source(store.path, other, DataMapping()) == []
     assert other.edit_log("a").labeler == "ben"

@@ -273,7 +273,7 @@ def add_new(store: EpisodeStore, episodes: Iterable[Episode | tuple[Episode, Edi
         episodes: Episodes as they were recorded, those of another store with their edits. An episode that is there
             already gets the newer edits, unless it has edits of its own.
     """
-    added = []
+    added, apart = [], []
     for each in episodes:
         episode, log = each if isinstance(each, tuple) else (each, EditLog(""))
         name, number = episode.episode_id, 1
@@ -282,12 +282,14 @@ def add_new(store: EpisodeStore, episodes: Iterable[Episode | tuple[Episode, Edi
             episode = replace(episode, episode_id=f"{name[:95]}.{number}")
         if episode.episode_id in store:
             if not store.take_edits(episode.episode_id, log):
-                logger.warning("%s: %r has edits of its own, which stay", store.path, episode.episode_id)
+                apart.append(episode.episode_id)
             continue
         if number > 1:
             logger.warning("%s has another episode %r; this one is added as %r", store.path, name, episode.episode_id)
         store.add(episode, log)
         added.append(episode.episode_id)
+    if apart:
+        logger.warning("%s: edits of its own stay at %d episodes, the first is %r", store.path, len(apart), apart[0])
     return added
 
 

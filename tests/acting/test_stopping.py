@@ -2,7 +2,9 @@
 
 import sys
 from pathlib import Path
+from typing import ClassVar
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -13,6 +15,8 @@ from seen_success import played
 from tiny_policy import make_model
 
 import vla_rl as vla
+from robot_io.env_robot import EnvRobot
+from robot_io.gate import GateConfig, SafetyGate
 from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
@@ -20,6 +24,8 @@ from vla_rl.acting.stopping import StopsAtSuccess
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.loop import run_episode
+from vla_rl.execution.sources import Demonstrator
 from vla_rl.outcomes import Judgment, SuccessDetector
 from vla_rl.outcomes.deployed import DeployedDetector
 
@@ -38,6 +44,27 @@ class After:
     def step(self, observation: Observation) -> Judgment:
         self.seen += 1
         return Judgment(True if self.seen > self.count else None, 0.5)
+
+
+class Solved(gym.Env):
+    """Reports success from a step on, and ends at the 20th. None: it reports at its end alone."""
+
+    observation_space = gym.spaces.Dict({"state": gym.spaces.Box(-1, 1, (2,), np.float32)})
+    action_space = gym.spaces.Box(-1, 1, (2,), np.float32)
+    metadata: ClassVar = {"render_fps": 20}
+
+    def __init__(self, solved_after: int | None, ends_after: int = 20) -> None:
+        self.solved_after, self.ends_after = solved_after, ends_after
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        self.steps = 0
+        return {"state": np.zeros(2, np.float32)}, {}
+
+    def step(self, action: np.ndarray) -> tuple[dict, float, bool, bool, dict]:
+        self.steps += 1
+        ends = self.steps >= self.ends_after
+        info = {"is_success": self.steps >= (self.solved_after or 0)} if self.solved_after or ends else {}
+        return {"state": np.zeros(2, np.float32)}, 0.0, False, ends, info
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +101,37 @@ def test_what_is_seen_once_the_robot_is_stopped_is_not_judged() -> None:
     robot.read()
     assert detector.seen == 3, "the first observation, and one after each command"
     assert not robot.terminated
+
+
+@pytest.mark.parametrize(
+    ("world", "ticks", "outcome"),
+    [
+        (Solved(3), 7, True),
+        (Solved(9), 7, False),
+        (Solved(7), 7, True),
+        (Solved(None), 7, None),
+        (Solved(9, ends_after=7), 7, False),
+        (Solved(3, ends_after=5), 5, True),
+    ],
+    ids=["solved", "wrong stop", "last step", "not reported yet", "ends at the stop", "ends before"],
+)
+def test_a_world_that_the_detector_ended_is_judged_by_its_last_step(
+    world: Solved, ticks: int, outcome: bool | None
+) -> None:
+    robot = StopsAtSuccess(EnvRobot(world), After(6))
+    gate = SafetyGate(GateConfig(low=(-1.0, -1.0), high=(1.0, 1.0), max_velocity=(1.0, 1.0)), 20.0)
+    still = Demonstrator(lambda: (np.zeros(2, np.float32),) * 2)
+    for _ in range(2):  # the second attempt knows nothing of the first
+        summary = run_episode(robot, still, gate, seed=0)
+        assert (summary.ticks, summary.success) == (ticks, outcome)
+
+
+def test_an_attempt_that_the_detector_did_not_end_fails_where_it_is_stopped() -> None:
+    robot = StopsAtSuccess(EnvRobot(Solved(1)), After(6))
+    robot.reset(0)
+    robot.write(np.zeros(2, np.float32))
+    robot.stop()
+    assert robot.success is False
 
 
 def test_a_fault_reaches_a_robot_that_is_watched(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

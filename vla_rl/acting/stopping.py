@@ -27,6 +27,7 @@ class StopsAtSuccess:
         self._robot, self._detector = robot, detector
         self.found = self._is_due = False
         self._ticks = 0
+        self._judge: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_robot"], name)
@@ -37,7 +38,7 @@ class StopsAtSuccess:
         """
         self._robot.reset(seed)
         self._detector.reset()
-        self._ticks, self.found, self._is_due = 0, False, False
+        self._ticks, self._judge, self.found, self._is_due = 0, None, False, False
         self._detector.step(self._robot.read())
 
     def read(self) -> Observation:
@@ -58,8 +59,13 @@ class StopsAtSuccess:
         return sent
 
     def stop(self) -> None:
-        """Stop the robot. What it sees after that is not judged."""
+        """Stop the robot. What it sees after that is not judged.
+
+        A simulated world fails an attempt that is stopped, so its judgment of the last step is kept from here on.
+        """
         self._is_due = False
+        if self.found and not (self._robot.terminated or self._robot.truncated):
+            self._judge = getattr(self._robot, "judge", None)
         self._robot.stop()
 
     @property
@@ -70,7 +76,5 @@ class StopsAtSuccess:
     @property
     def success(self) -> bool | None:
         """Outcome; None while it is not known."""
-        outcome: bool | None = self._robot.success
-        if outcome is None and self.found and (judge := getattr(self._robot, "judge", None)) is not None:
-            outcome = judge.success  # a world that the detector ended has not ended by itself
+        outcome: bool | None = (self._judge or self._robot).success
         return outcome

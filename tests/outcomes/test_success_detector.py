@@ -7,17 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import pytest
 import torch
 from seen_success import played
 
+from deploy_trt.export.graph import export_module
+from deploy_trt.runtime.ort import OrtBackend
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED, Episode
 from vla_rl.outcomes import SuccessDetector, window_at
 from vla_rl.outcomes.deployed import RUN_TICKS, DeployedDetector, counts
 from vla_rl.outcomes.detector import OFFSETS, observation_at
 from vla_rl.outcomes.files import judgment_of
-from vla_rl.outcomes.judge_network import Labeled, train
+from vla_rl.outcomes.judge_network import JudgeNetwork, Labeled, train
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,42 @@ def test_a_change_that_the_components_leave_out_is_new() -> None:
         usual, changed = (network(torch.from_numpy(rows[300:]) + each)[1] for each in (0, 0.5 * change))
     assert (usual <= 1).float().mean() > 0.95
     assert (changed > 1).all()
+
+
+def _trained(rows: np.ndarray) -> JudgeNetwork:
+    """Train networks on rows of episodes of ten, of which every other one is a success."""
+    episode = np.arange(len(rows)) // 10
+    success = episode % 2 == 0
+    outcomes = [number % 2 == 0 for number in range(episode[-1] + 1)]
+    return train(Labeled(rows.astype(np.float32), success, success >= 0, episode), outcomes, 0)[0]
+
+
+def _novelty(network: JudgeNetwork, rows: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return network(torch.from_numpy(rows.astype(np.float32)))[1].numpy()
+
+
+def test_rounding_is_not_new_where_features_have_few_directions() -> None:
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(400, 40)) @ random.normal(size=(40, 192)) + 3
+    network, usual = _trained(rows[:300]), rows[300:]
+    assert (_novelty(network, usual) <= 1).mean() > 0.95
+    assert _novelty(network, rows[:300]).max() <= 1
+    across = np.linalg.svd(rows - rows.mean(0))[2][-1]  # a direction in which no window differs
+    assert (_novelty(network, usual + 0.01 * np.linalg.norm(rows[0]) * across) > 1).all()
+    example = {"rows": torch.from_numpy(usual.astype(np.float32))}
+    graph = export_module("judge", network, example, ["members", "novelty"])
+    backend = OrtBackend("ort-cpu", {"judge": onnx_ir.to_proto(graph.model).SerializeToString()}, None)
+    found = backend.get(backend.run("judge", {"rows": example["rows"].numpy()})["novelty"])
+    np.testing.assert_allclose(found, _novelty(network, usual), atol=1e-3)
+
+
+def test_another_window_is_new_where_all_known_ones_are_the_same() -> None:
+    rows = np.tile(np.random.default_rng(0).normal(size=192), (40, 1))
+    network = _trained(rows)
+    assert (_novelty(network, rows * (1 + 1e-6)) < 0.5).all()
+    assert (_novelty(network, rows + 0.1) > 1).all()
+    assert judgment_of(np.full(5, 0.99, np.float32), np.nan).success is None, "a novelty that is no number"
 
 
 def test_it_is_unsure_where_its_networks_disagree_or_a_success_is_not_sure() -> None:

@@ -19,7 +19,7 @@ def judgment_of(members: Float32Array, novelty: float) -> Judgment:
     A failure needs all members below 0.5, a success all of them above ``_SURE``.
     """
     probability = float(members.mean())
-    if novelty > 1:
+    if not novelty <= 1:  # also if it is not a number
         return Judgment(None, probability, "unlike every known window")
     if members.max() > 0.5 and members.min() <= _SURE:
         disagree = members.min() <= 0.5

@@ -24,6 +24,8 @@ _INPUT_NOISE = 0.3  # standard deviation, on whitened components
 _LEAST_SCALE = 1e-2
 _FAR = 0.99  # quantile of the distances between known windows of different episodes
 _MARGIN = 1.25
+_LEAST_DISTANCE = 0.1  # between windows, on whitened components
+_LEAST_CHANGE = 1e-3  # of the usual norm of a window; less may be rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,19 +118,20 @@ def train(data: Labeled, outcomes: list[bool], seed: int) -> tuple[JudgeNetwork,
     mean = rows.mean(0)
     _, sizes, basis = torch.linalg.svd(rows - mean, full_matrices=False)
     count = min(_COMPONENTS, len(sizes))
-    scale = sizes[:count] / len(rows) ** 0.5
+    scale, least = sizes[:count] / len(rows) ** 0.5, _LEAST_CHANGE * rows.norm(dim=1).median()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = JudgeNetwork(rows.shape[1], count, len(rows))
         network.mean.copy_(mean)
-        network.basis.copy_(basis[:count].T / (scale + _LEAST_SCALE * scale[0]))
+        network.basis.copy_(basis[:count].T / (scale + _LEAST_SCALE * scale[0].clamp(min=least)))
         components = (rows - mean) @ network.basis
         network.known.copy_(components)
         _fit_members(network, data, components, fold)
     network.eval()
     with torch.no_grad():
-        network.limit.copy_(_MARGIN * _usual_distance(network, components, torch.from_numpy(data.episode)))
-        network.residual_limit.copy_(_MARGIN * _usual_residual(rows, fold > 0, count))
+        distance = _usual_distance(network, components, torch.from_numpy(data.episode))
+        network.limit.copy_(_MARGIN * distance.clamp(min=_LEAST_DISTANCE))
+        network.residual_limit.copy_(_MARGIN * _usual_residual(rows, fold > 0, count).clamp(min=least))
         left_out = network.head(components)[..., 0].sigmoid()[fold, torch.arange(len(rows))].numpy()
     return network, _errors(left_out[data.is_end], data.success[data.is_end])
 
@@ -158,9 +161,9 @@ def _usual_distance(network: JudgeNetwork, components: Tensor, episode: Tensor) 
 
 def _residual(centered: Tensor, basis: Tensor) -> Tensor:
     """Return the norm [B] of what the directions of a basis leave out."""
-    along = centered @ (basis / basis.norm(dim=0))
-    squared: Tensor = centered.square().sum(1) - along.square().sum(1)
-    return squared.clamp(min=0).sqrt()
+    directions = basis / basis.norm(dim=0)
+    left_out: Tensor = centered - centered @ directions @ directions.T  # a difference of squares would round
+    return left_out.norm(dim=1)
 
 
 def _usual_residual(rows: Tensor, kept: Tensor, count: int) -> Tensor:

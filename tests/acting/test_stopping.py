@@ -21,6 +21,7 @@ from robot_io.mock_robot import MockRobot, MockRobotConfig
 from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.rollout import RolloutOrder, resolve_config, roll_out
 from vla_rl.acting.stopping import StopsAtSuccess
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Observation
 from vla_rl.data.store import EpisodeStore
@@ -38,8 +39,8 @@ class After:
     def __init__(self, count: int) -> None:
         self.count = count
 
-    def reset(self) -> None:
-        self.seen = 0
+    def reset(self, state_dimensions: Dimensions) -> None:
+        self.seen, self.state_dimensions = 0, state_dimensions
 
     def step(self, observation: Observation) -> Judgment:
         self.seen += 1
@@ -77,7 +78,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_attempt_ends_when_success_is_found_and_its_outcome_stays_open(
     policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("vla_rl.acting.rollout.DeployedDetector", lambda folder: After(12))
+    monkeypatch.setattr("vla_rl.acting.rollout.DeployedDetector", lambda folder, rename: After(12))
     with caplog.at_level("INFO"):
         assert vla.rollout(policy, "mock", 2, out=tmp_path / "store", detector="ignored") == [None, None]
     store = EpisodeStore(tmp_path / "store")
@@ -99,6 +100,7 @@ def test_what_is_seen_once_the_robot_is_stopped_is_not_judged() -> None:
         robot.read()
     robot.stop()
     robot.read()
+    assert detector.state_dimensions == robot.state_dimensions != Dimensions()
     assert detector.seen == 3, "the first observation, and one after each command"
     assert not robot.terminated
 
@@ -135,7 +137,7 @@ def test_an_attempt_that_the_detector_did_not_end_fails_where_it_is_stopped() ->
 
 
 def test_a_fault_reaches_a_robot_that_is_watched(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vla_rl.acting.rollout.DeployedDetector", lambda folder: After(10**6))
+    monkeypatch.setattr("vla_rl.acting.rollout.DeployedDetector", lambda folder, rename: After(10**6))
     found = find_policy(policy)
     order = RolloutOrder(found, "mock", inject="joints_frozen", detector=Path("ignored"))
     (finding,) = roll_out(order, resolve_config(found)).findings

@@ -23,6 +23,7 @@ from vla_rl.acting.policy_folder import find_policy
 from vla_rl.acting.robots import RobotRequest, set_up_robot
 from vla_rl.cli.main import main
 from vla_rl.core.clock import VirtualClock
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
@@ -77,12 +78,12 @@ def test_wrong_stops_of_the_detector_are_counted(
     class Always:
         name = "always"
 
-        def reset(self) -> None: ...
+        def reset(self, state_dimensions: Dimensions) -> None: ...
 
         def step(self, observation: Observation) -> Judgment:
             return Judgment(True, 1.0)
 
-    monkeypatch.setattr(rollout, "DeployedDetector", lambda folder: Always())
+    monkeypatch.setattr(rollout, "DeployedDetector", lambda folder, rename: Always())
     store = tmp_path / "store"
     arguments = ["rollout", str(policy), "--robot", "sim", "--episodes", "2", "--out", str(store)]
     assert main([*arguments, "--detector", "always"]) == 0

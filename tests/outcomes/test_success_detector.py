@@ -1,26 +1,33 @@
 """The success detector: what it learns, what it refuses to say, and its graph without torch."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx_ir
 import pytest
+import tiny_policy
 import torch
 from seen_success import played
+from tiny_policy import SPEC
 
 from deploy_trt.export.graph import export_module
 from deploy_trt.runtime.ort import OrtBackend
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED, Episode
 from vla_rl.outcomes import SuccessDetector, window_at
 from vla_rl.outcomes.deployed import RUN_TICKS, DeployedDetector, counts
-from vla_rl.outcomes.detector import OFFSETS, observation_at
+from vla_rl.outcomes.detector import OFFSETS, Window, observation_at
 from vla_rl.outcomes.files import judgment_of
 from vla_rl.outcomes.judge_network import JudgeNetwork, Labeled, train
+
+NAMES = ("a", "b", "c")
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +194,89 @@ def test_one_early_success_ends_no_attempt(
 def test_a_tick_counts_where_most_members_are_sure_and_nothing_is_new() -> None:
     members = np.float32([[0.99, 0.97, 0.96, 0.1, 0.2], [0.99, 0.97, 0.94, 0.94, 0.94], [0.99] * 5])
     assert counts(members, np.float32([0.5, 0.5, 1.1])).tolist() == [True, False, False]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> tuple[SuccessDetector, Path]:
+    """A detector on a policy of two robots that name their states, and its exported folder."""
+    folder = tmp_path_factory.mktemp("shared")
+    named = [(Dimensions(NAMES[:size], ("rad",) * size), Dimensions()) for size in (2, 3)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_policy, "SPEC", replace(SPEC, sizes=((2, 1), (3, 2)), dimensions=tuple(named)))
+        tiny_policy.make_model().save(folder / "policy", {"policy_version": 0})
+    detector = SuccessDetector.fit(
+        [played(f"e{index}", index % 2 == 0, index) for index in range(24)], folder / "policy"
+    )
+    detector.export(folder / "graph")
+    return detector, folder / "graph"
+
+
+def with_states(episode: Episode, change: Callable[[np.ndarray], np.ndarray], dimensions: Dimensions) -> Episode:
+    state, final_state = (change(each).astype(np.float32) for each in (episode.state, episode.final_state))
+    return replace(episode, state=state, final_state=final_state, state_dimensions=dimensions)
+
+
+def test_the_state_is_read_by_name_and_in_its_unit(shared: tuple[SuccessDetector, Path]) -> None:
+    detector, deployed = shared[0], DeployedDetector(shared[1])
+    turned = Dimensions(NAMES[::-1], ("deg",) * 3)
+    for seed in (100, 101):
+        usual = played("new", seed % 2 == 0, seed)
+        same = with_states(usual, lambda state: np.rad2deg(state[..., ::-1]), turned)
+        expected = pytest.approx(detector.judge(usual).probability, abs=1e-4)
+        deployed.reset(turned)
+        judgments = [detector.judge(same), detector.judge(window_at(same)), deployed.judge(window_at(same))]
+        judgments.append([deployed.step(observation_at(same, tick)) for tick in range(9)][-1])
+        assert [each.probability for each in judgments] == [expected] * 4
+
+
+def test_a_name_that_the_robot_lacks_is_refused_or_renamed(shared: tuple[SuccessDetector, Path]) -> None:
+    detector, deployed = shared[0], DeployedDetector(shared[1])
+    other = Dimensions(("a", "b", "wrist"))
+    episode = with_states(played("new", True, 100), np.asarray, other)
+    deployed.reset(other)
+    for judge in (
+        lambda: detector.judge(episode),
+        lambda: deployed.judge(window_at(episode)),
+        lambda: deployed.step(observation_at(episode, 0)),
+    ):
+        with pytest.raises(UserError, match=r"the state has no dimension 'c'.*Expected by the policy of the success"):
+            judge()
+    renamed = DeployedDetector(shared[1], {"c": "wrist", "a name of the policy that acts": "x"})
+    assert renamed.judge(window_at(episode)).probability == pytest.approx(
+        detector.judge(replace(episode, state_dimensions=Dimensions())).probability, abs=1e-4
+    )
+
+
+def test_the_state_of_a_smaller_robot_is_filled_up_as_for_its_policy(shared: tuple[SuccessDetector, Path]) -> None:
+    detector, deployed = shared[0], DeployedDetector(shared[1])
+    mean = np.float32(detector._features.model.statistics.state.mean[2])
+    episode = played("new", True, 100)
+    small = with_states(episode, lambda state: state[..., :2], Dimensions(NAMES[1::-1]))
+    filled = with_states(
+        episode, lambda state: np.stack([state[..., 1], state[..., 0], 0 * state[..., 0] + mean], -1), UNDECLARED
+    )
+    assert detector.judge(small) == detector.judge(filled)
+    assert deployed.judge(window_at(small)) == deployed.judge(window_at(filled))
+
+
+def test_a_picture_of_another_size_is_refused(shared: tuple[SuccessDetector, Path]) -> None:
+    seen = observation_at(played("new", True, 100), 0)
+    larger = replace(seen, images={name: image.repeat(2, 0) for name, image in seen.images.items()})
+    for judge in (lambda: shared[0].judge(Window((larger,) * 3)), lambda: DeployedDetector(shared[1]).step(larger)):
+        with pytest.raises(UserError, match=r"gives uint8 \[32, 16, 3\], the policy was made for uint8 \[16, 16, 3\]"):
+            judge()
+
+
+def test_a_graph_without_names_is_still_read(
+    shared: tuple[SuccessDetector, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(shared[1], tmp_path / "old")
+    about = json.loads((tmp_path / "old/detector.json").read_text())
+    about["cameras"] = about.pop("spec")["cameras"]
+    (tmp_path / "old/detector.json").write_text(json.dumps(about))
+    window = window_at(played("new", True, 100))
+    assert DeployedDetector(tmp_path / "old").judge(window) == DeployedDetector(shared[1]).judge(window)
+    assert "matched by position" in caplog.text
 
 
 @pytest.mark.parametrize(("successes", "failures"), [(1, 5), (5, 1), (0, 0)])

@@ -213,7 +213,7 @@ def _roll_out_on(setup: RobotSetup, spec: PolicySpec, order: RolloutOrder, confi
         setup = injection.setup
     watched = None
     if order.detector is not None:  # outside of the faults, which it sees
-        watched = StopsAtSuccess(setup.robot, DeployedDetector(order.detector))
+        watched = StopsAtSuccess(setup.robot, DeployedDetector(order.detector, config.rename))
         setup = replace(setup, robot=watched)
     if wait_for_person is not None and not sys.stdin.isatty():
         raise UserError(

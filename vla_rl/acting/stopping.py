@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from vla_rl.core.robot_matching import declared
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.outcomes.deployed import DeployedDetector
 
@@ -37,7 +38,7 @@ class StopsAtSuccess:
         before the robot moves.
         """
         self._robot.reset(seed)
-        self._detector.reset()
+        self._detector.reset(declared(self._robot)[0])
         self._ticks, self._judge, self.found, self._is_due = 0, None, False, False
         self._detector.step(self._robot.read())
 

@@ -1,7 +1,10 @@
 """The exported success detector: judges at every tick without torch, on ONNX Runtime."""
 
+import logging
 from collections import deque
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -9,11 +12,17 @@ import numpy as np
 from deploy_trt.runtime.manifest import TextInfo
 from deploy_trt.runtime.ort import OrtBackend
 from deploy_trt.runtime.text import make_tokenizer
+from vla_rl.core.config import config_from_dict
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.core.robot_matching import renamed
 from vla_rl.core.types import Float32Array, Observation
 from vla_rl.outcomes.detector import OFFSETS, Judgment, Window
 from vla_rl.outcomes.files import judgment_of, read_about
+from vla_rl.outcomes.inputs import readable
 
+logger = logging.getLogger(__name__)
 GRAPH = "detector"
 RUN_TICKS = 16
 """Ticks in a row that a success needs during an episode. Fewer cut more attempts short before they succeed."""
@@ -33,6 +42,7 @@ class DeployedDetector:
 
     Args:
         folder: Folder of the exported detector.
+        rename: Its policy's name of a dimension -> the robot's, where the two mean the same. Others are ignored.
 
     Raises:
         UserError: If the folder holds no exported detector, or a damaged one.
@@ -44,18 +54,31 @@ class DeployedDetector:
         Judgment(success=None, probability=0.0, reason='')
     """
 
-    def __init__(self, folder: Path | str) -> None:
+    def __init__(self, folder: Path | str, rename: Mapping[str, str] = MappingProxyType({})) -> None:
         path = Path(folder)
         about = read_about(path, f"{GRAPH}.onnx")
         self.name: str = about["name"]
-        self._cameras: list[str] = about["cameras"]
+        self._spec: PolicySpec | None = None
+        if "spec" in about:
+            spec = config_from_dict(PolicySpec, about["spec"], where=str(path / "detector.json"))
+            known = {name for pair in spec.dimensions for dimensions in pair for name in dimensions.names}
+            self._spec = renamed(spec, {name: robots for name, robots in rename.items() if name in known})
+            self._mean_state = np.array(about["state_mean"], np.float32)
+        else:
+            logger.warning("%s knows no names, units and sizes: its state is matched by position. Export it anew", path)
+        self._cameras: Sequence[str] = self._spec.cameras if self._spec else about["cameras"]
         self._size = int(about["features"])
         self._tokenize = make_tokenizer(TextInfo(**about["text"]), path)
         self._backend = OrtBackend("ort-cpu", {GRAPH: (path / f"{GRAPH}.onnx").read_bytes()}, None)
         self.reset()
 
-    def reset(self) -> None:
-        """Begin an episode."""
+    def reset(self, state_dimensions: Dimensions = UNDECLARED) -> None:
+        """Begin an episode of a robot.
+
+        Args:
+            state_dimensions: Names and units of the robot's state, as declared.
+        """
+        self._dimensions = state_dimensions
         self._past: deque[Float32Array] = deque(maxlen=OFFSETS[0])  # newest last
         self._row = 0
 
@@ -72,6 +95,7 @@ class DeployedDetector:
         """
         past = [self._past[-offset] if len(self._past) >= offset else None for offset in OFFSETS[:-1]]
         oldest = self._past[0] if self._past else None
+        observation = self._readable(observation, self._dimensions)
         features, members, novelty = self._look(observation, [oldest if each is None else each for each in past])
         self._past.append(features)
         self._row = self._row + 1 if counts(members, novelty) else 0
@@ -81,9 +105,17 @@ class DeployedDetector:
     def judge(self, window: Window) -> Judgment:
         """Judge the moment at which a window ends."""
         features: list[Float32Array | None] = [None] * (len(OFFSETS) - 1)
-        for place, observation in enumerate(window.observations[:-1]):
+        *earlier, newest = (self._readable(each, window.state_dimensions) for each in window.observations)
+        for place, observation in enumerate(earlier):
             features[place] = self._look(observation, [None] * (len(OFFSETS) - 1))[0]
-        return judgment_of(*self._look(window.observations[-1], features)[1:])
+        return judgment_of(*self._look(newest, features)[1:])
+
+    def _readable(self, observation: Observation, dimensions: Dimensions) -> Observation:
+        if missing := sorted({*self._cameras} - {*observation.images}):
+            raise UserError(f"the observation lacks the cameras {missing}; the detector reads {[*self._cameras]}")
+        if self._spec is None:
+            return observation
+        return readable(observation, dimensions, self._spec, self._mean_state)
 
     def _look(
         self, observation: Observation, past: list[Float32Array | None]
@@ -91,8 +123,6 @@ class DeployedDetector:
         """Return the features of an observation, the members' probabilities and the novelty. Past features that are
         None are those of the observation itself: an episode begins at rest.
         """
-        if missing := sorted({*self._cameras} - {*observation.images}):
-            raise UserError(f"the observation lacks the cameras {missing}; the detector reads {self._cameras}")
         known = np.array([each is not None for each in past], np.float32)
         rows = np.stack([np.zeros(self._size, np.float32) if each is None else each for each in past])
         feeds: dict[str, Any] = {f"image.{name}": observation.images[name][None] for name in self._cameras}

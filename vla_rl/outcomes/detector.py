@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.types import PICTURED, Episode, Observation
 
 OFFSETS = (4, 2, 0)
@@ -27,6 +28,7 @@ class Window:
         values: Further numbers of the last commanded step by name, which a rule may compare.
         has_final: Whether the last observation follows the last command. False: the source kept none after it, so the
             window ends one tick early.
+        state_dimensions: Names and units of the state, as declared.
 
     Example:
         >>> window = window_at(demos.read("demo-00000"))
@@ -37,6 +39,7 @@ class Window:
     observations: tuple[Observation, ...]
     values: Mapping[str, float] = field(default_factory=dict)
     has_final: bool = True
+    state_dimensions: Dimensions = UNDECLARED
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def window_at(episode: Episode, tick: int | None = None) -> Window:
     observations = tuple(observation_at(episode, max(tick - offset, 0)) for offset in OFFSETS)
     names = episode.state_dimensions.names
     values |= {f"state.{name}": float(value) for name, value in zip(names, observations[-1].state, strict=False)}
-    return Window(observations, values, has_final)
+    return Window(observations, values, has_final, episode.state_dimensions)
 
 
 def observation_at(episode: Episode, tick: int) -> Observation:

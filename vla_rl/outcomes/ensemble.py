@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vla_rl.core.dimensions import UNDECLARED, Dimensions
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import digest_of, write_atomic
 from vla_rl.core.types import Episode, Float32Array, Observation, Origin
 from vla_rl.outcomes.detector import OFFSETS, Judgment, Window, has_every_picture, observation_at
 from vla_rl.outcomes.files import VERSION, judgment_of, read_about
+from vla_rl.outcomes.inputs import readable
 
 if TYPE_CHECKING:
     from vla_rl.outcomes.judge_network import JudgeNetwork
@@ -77,17 +79,19 @@ class PolicyFeatures:
         self.model.eval()
         self.size = len(example_row(self.model))
 
-    def of(self, observations: Sequence[Observation]) -> Float32Array:
-        """Return the features of observations, float32 [N, F]."""
+    def of(self, observations: Sequence[Observation], dimensions: Dimensions = UNDECLARED) -> Float32Array:
+        """Return the features of observations of a robot, float32 [N, F].
+
+        Raises:
+            UserError: If the policy cannot read them, see `vla_rl.outcomes.inputs.readable`.
+        """
         import torch
 
         from vla_rl.policies.base import flat_features
 
-        rows, spec = [], self.model.spec
+        rows, spec, mean_state = [], self.model.spec, np.asarray(self.model.statistics.state.mean, np.float32)
         for start in range(0, len(observations), _AT_ONCE):
-            some = observations[start : start + _AT_ONCE]
-            for observation in some:
-                spec.check(observation)
+            some = [readable(each, dimensions, spec, mean_state) for each in observations[start : start + _AT_ONCE]]
             images = {name: torch.from_numpy(np.stack([each.images[name] for each in some])) for name in spec.cameras}
             state = torch.from_numpy(np.stack([each.state for each in some]))
             text = self.model.tokenize([each.task for each in some])
@@ -104,7 +108,7 @@ class PolicyFeatures:
         if not has_every_picture(episode):
             raise UserError(f"episode {episode.episode_id!r} has no picture at every step, so it cannot be judged")
         count = len(episode) + (episode.final_state is not None)
-        features = self.of([observation_at(episode, tick) for tick in range(count)])
+        features = self.of([observation_at(episode, tick) for tick in range(count)], episode.state_dimensions)
         return Track(features, outcome_of(episode.success, episode.origin))
 
 
@@ -185,7 +189,7 @@ class SuccessDetector:
         """
         if isinstance(window, Episode):
             return self.judge_track(self._features.track(window))
-        return self.judge_rows(self._features.of(window.observations).reshape(1, -1))[0]
+        return self.judge_rows(self._features.of(window.observations, window.state_dimensions).reshape(1, -1))[0]
 
     def judge_track(self, track: Track) -> Judgment:
         """Judge the end of an episode by its features."""

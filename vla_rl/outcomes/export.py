@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from deploy_trt.export.deployment import text_info
 from deploy_trt.export.graph import export_module
+from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import digest_of, write_atomic
 from vla_rl.outcomes.detector import OFFSETS
@@ -60,5 +61,6 @@ def export_detector(policy: BasePolicy, judge: JudgeNetwork, name: str, folder: 
     file = folder / "detector.onnx"
     write_atomic(file, onnx_ir.to_proto(graph.model).SerializeToString())
     about = {"version": version, "name": name, "weights": digest_of(file), "features": size}
-    about |= {"cameras": list(spec.cameras), "text": asdict(text_info(policy, folder))}
+    about |= {"spec": config_to_dict(spec), "state_mean": list(policy.statistics.state.mean)}
+    about |= {"text": asdict(text_info(policy, folder))}
     write_atomic(folder / "detector.json", json.dumps(about, indent=1).encode())

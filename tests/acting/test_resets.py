@@ -100,6 +100,27 @@ def test_a_world_goes_on_with_its_objects_and_the_arms_at_home(config: RunConfig
     env.close()
 
 
+@pytest.mark.parametrize(
+    "log", [None, '{"episode": "demo-00000"}\n{"episode": "demo-0'], ids=["no line", "half a line"]
+)
+def test_a_run_that_was_killed_at_its_log_goes_on(log: str | None, config: RunConfig, tmp_path: Path) -> None:
+    run = begin(tmp_path / "run")
+    worker = SimulatorWorker(config, policy=Still(), run=run)
+    assert len([*worker.run(jobs(run, 0, 1))]) == 1
+    worker.close()
+    (run / "resets.jsonl").unlink()
+    if log is not None:
+        (run / "resets.jsonl").write_text(log)
+    before = [] if log is None else [{"episode": "demo-00000"}]
+    world = np.load(run / "world.npy")
+    worker = SimulatorWorker(config, policy=Still(), run=run)
+    assert np.array_equal(worker._second_task.world, world)
+    assert len([*worker.run(jobs(run, 1, 2))]) == 1
+    worker.close()
+    assert log_of(run)[: len(before)] == before
+    assert log_of(run)[-1]["episode"] == "demo-00001"
+
+
 def test_without_a_choice_the_simulator_resets(config: RunConfig, tmp_path: Path) -> None:
     worker = SimulatorWorker(config, run=tmp_path)
     assert len([*worker.run(jobs(tmp_path, 0, 2))]) == 2

@@ -106,6 +106,9 @@ class SecondTask:
                 )
         self.patience = load_config(ResetConfig, run / _CONFIG).patience
         self._run, self._robots = run, robots
+        with (run / _LOG).open("ab+") as log:  # a killed process may have left no line, or a part of one
+            log.seek(0)
+            log.truncate(log.read().rfind(b"\n") + 1)
         file = run / _WORLD
         self.world = np.load(file, allow_pickle=False) if file.exists() else None
 

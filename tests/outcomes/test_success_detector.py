@@ -159,6 +159,16 @@ def test_a_folder_holds_all_that_it_needs(detector: SuccessDetector, tmp_path: P
         SuccessDetector.load(tmp_path / "moved")
 
 
+def test_a_saved_and_an_exported_detector_do_not_share_a_folder(detector: SuccessDetector, tmp_path: Path) -> None:
+    for first, second in ((detector.save, detector.export), (detector.export, detector.save)):
+        folder = tmp_path / first.__name__
+        first(folder)
+        before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        with pytest.raises(UserError, match="a folder of its own"):
+            second(folder)
+        assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
+
+
 def test_the_graph_judges_as_torch_does_and_without_torch(detector: SuccessDetector, tmp_path: Path) -> None:
     detector.export(tmp_path / "graph")
     deployed = DeployedDetector(tmp_path / "graph")

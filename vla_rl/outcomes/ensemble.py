@@ -22,7 +22,7 @@ from vla_rl.core.errors import UserError
 from vla_rl.core.files import digest_of, write_atomic
 from vla_rl.core.types import Episode, Float32Array, Observation, Origin
 from vla_rl.outcomes.detector import OFFSETS, Judgment, Window, has_every_picture, observation_at
-from vla_rl.outcomes.files import VERSION, judgment_of, read_about
+from vla_rl.outcomes.files import VERSION, check_folder, judgment_of, read_about
 from vla_rl.outcomes.inputs import readable
 
 if TYPE_CHECKING:
@@ -208,8 +208,13 @@ class SuccessDetector:
         return members.numpy(), novelty.numpy()
 
     def save(self, folder: Path | str) -> None:
-        """Write the detector with the policy that it reads; a detector in the folder is replaced."""
+        """Write the detector with the policy that it reads; a saved detector in the folder is replaced.
+
+        Raises:
+            UserError: If the folder holds an exported detector.
+        """
         path = Path(folder)
+        check_folder(path, "detector.onnx")
         path.mkdir(parents=True, exist_ok=True)
         if self._features.folder.resolve() != (path / "policy").resolve():
             shutil.rmtree(path / "policy", ignore_errors=True)
@@ -223,10 +228,11 @@ class SuccessDetector:
         """Write one graph for `vla_rl.outcomes.deployed.DeployedDetector`, which needs no torch.
 
         Raises:
-            UserError: If the features of the policy cannot be exported.
+            UserError: If the features of the policy cannot be exported, or the folder holds a saved detector.
         """
         from vla_rl.outcomes.export import export_detector
 
+        check_folder(Path(folder), "detector.safetensors")
         export_detector(self._features.model, self._network, self.name, Path(folder), VERSION)
 
     @classmethod

@@ -27,6 +27,12 @@ def judgment_of(members: Float32Array, novelty: float) -> Judgment:
     return Judgment(probability > 0.5, probability)
 
 
+def check_folder(folder: Path, other: str) -> None:
+    """Refuse to write a detector over the other kind, saved or exported: ``other`` is the name of that kind's file."""
+    if (folder / other).exists():
+        raise UserError(f"{folder} holds a detector with {other}, so name a folder of its own for this one")
+
+
 def read_about(folder: Path, weights: str) -> dict[str, Any]:
     """Return what a detector's folder says of it.
 

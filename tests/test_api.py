@@ -164,6 +164,12 @@ def test_an_expert_that_returns_no_action_is_refused(place: SimpleNamespace, act
         vla.collect_demonstrations(place.env, 1, expert=lambda _: action)
 
 
+@pytest.mark.parametrize("seed", [-1, 1000])
+def test_demonstrations_never_begin_at_held_out_starts(place: SimpleNamespace, seed: int) -> None:
+    with pytest.raises(UserError, match=f"seed is {seed}; it must be from 0 to 999"):
+        vla.collect_demonstrations(place.env, 1, expert=lambda dot: dot.goal, seed=seed)
+
+
 class Broken(Seeing):
     """Its numbers are not finite from a step on, in the episodes of some seeds."""
 

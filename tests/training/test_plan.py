@@ -54,6 +54,13 @@ def test_no_seed_is_used_twice() -> None:
     assert len(set(seeds)) == len(seeds)
 
 
+@pytest.mark.parametrize("seed", [-1, 1000, 0.5])
+def test_a_seed_of_no_run_is_refused(seed: int) -> None:
+    for of_episode in (demonstration_seed, practice_seed):
+        with pytest.raises(ConfigError, match=f"seed is {seed}; it must be from 0 to 999"):
+            of_episode(seed, 1, 0)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -13,7 +13,7 @@ from vla_rl.data.cache import RetentionConfig
 from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.execution.virtual import LatencyConfig
 from vla_rl.policies.base import PolicyConfig
-from vla_rl.training.plan import BudgetConfig
+from vla_rl.training.plan import BudgetConfig, check_run_seed
 
 FULL_PRECISION = "torch"
 
@@ -74,8 +74,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         fill_parts(self)
-        if not 0 <= self.seed < 1000:  # of the environments' seeds, those from 1,000,000,000 on are the evaluation's
-            raise ConfigError(f"seed is {self.seed}; it must be from 0 to 999")
+        check_run_seed(self.seed)
         check_ranges(
             self, "", exploration="[0, 1]", workers=">= 0", torch_threads=">= 0", environments_per_worker=">= 1"
         )

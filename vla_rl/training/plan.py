@@ -13,6 +13,7 @@ from vla_rl.core.validation import check_ranges
 StageKind = Literal["demonstrate", "supervise", "collect", "practice", "check", "evaluate"]
 
 # Environment seeds. The evaluation's are the same in every run and never met in training.
+_RUNS = range(1000)
 _SEEDS_PER_RUN = 1_000_000
 _SEEDS_PER_ROUND = 10_000
 _EVALUATION_SEED = 1_000_000_000
@@ -141,13 +142,21 @@ def plan(budget: BudgetConfig) -> list[Stage]:
     return stages + later
 
 
+def check_run_seed(seed: int) -> None:
+    """Raise ConfigError for a seed of a run that leads outside the runs' own start states."""
+    if seed not in _RUNS:
+        raise ConfigError(f"seed is {seed}; it must be from 0 to {_RUNS[-1]}. Higher ones lead to held-out starts")
+
+
 def demonstration_seed(run_seed: int, index: int, attempt: int) -> int:
     """Return the reset seed of a demonstration; further attempts follow when the expert fails."""
+    check_run_seed(run_seed)
     return run_seed * _SEEDS_PER_RUN + attempt * _SEEDS_PER_ROUND + index
 
 
 def practice_seed(run_seed: int, round_number: int, index: int) -> int:
     """Return the reset seed of a practice episode."""
+    check_run_seed(run_seed)
     return run_seed * _SEEDS_PER_RUN + _SEEDS_PER_RUN // 2 + round_number * _SEEDS_PER_ROUND + index
 
 

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 from vla_rl_benchmarks.scene import import_suite, numpy_seeded
 
 import sim
@@ -286,6 +287,29 @@ def test_a_state_says_in_which_frame_the_object_is(task, prefix):
     way, told = at["object_"] - at[""], at[f"{prefix}_"]
     assert np.linalg.norm(told) == pytest.approx(np.linalg.norm(way), abs=0.002)
     assert np.allclose(told, way, atol=0.002) == (task == "Lift")
+
+
+@pytest.mark.parametrize("task", ["PickPlaceCan", "NutAssemblySquare"])
+def test_a_carried_object_and_the_hand_are_of_the_same_moment(task):
+    with opened(f"{PACKAGE}.robosuite_tasks:{task}", pictures=False) as env:
+        unwrapped, expert = env.unwrapped, sim.make_expert(env)
+        states, ended = [env.reset(seed=1)[0]["agent_pos"]], False
+        told = unwrapped.native._get_observations(force_update=True)[
+            unwrapped.observed_object[0].replace("_pos", "_to_robot0_eef_pos")
+        ]
+        expert.reset(1)
+        while not ended:
+            observation, _, ended, *_ = env.step(expert.act()[1])
+            states.append(observation["agent_pos"])
+        part = {name: index for index, name in enumerate(unwrapped.state_names)}
+    states = np.array(states)
+    hand, thing, in_hand = (
+        states[:, [part[f"{own}{axis}"] for axis in "xyz"]] for own in ("", "object_", "object_in_hand_")
+    )
+    turn = Rotation.from_quat(states[:, [part[f"quat_{axis}"] for axis in "xyzw"]])
+    assert np.linalg.norm(np.diff(thing, axis=0), axis=1).max() > 0.005, "it is carried"
+    np.testing.assert_allclose(in_hand, turn.inv().apply(thing - hand), atol=1e-5)
+    np.testing.assert_allclose(in_hand[0], told, atol=1e-5)  # at rest, robosuite's own is of one moment too
 
 
 @pytest.mark.parametrize("task", range(1, 6))

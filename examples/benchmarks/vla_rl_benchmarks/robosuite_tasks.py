@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 from sim.rendering import Renderer
 from vla_rl_benchmarks.scene import SceneEnv, import_suite, numpy_seeded, quiet
@@ -46,10 +47,8 @@ class RobosuiteEnv(SceneEnv):
     task_description: ClassVar[str]
     max_episode_steps: ClassVar[int]
     expert_steps: ClassVar[int]
-    observed_object: ClassVar[
-        tuple[str, str, str]
-    ]  # its position, its orientation and where it is from the hand, in robosuite's words
-    from_hand: ClassVar[str] = "object_in_hand"  # what the last of these is called here
+    observed_object: ClassVar[tuple[str, str]]  # its position and its orientation, in robosuite's words
+    from_hand: ClassVar[str] = "object_in_hand"  # what its place from the hand is called here
 
     def __init__(self, image_size: int = 64, drawn_with: str = "egl", pictures: bool = True) -> None:
         super().__init__(image_size, pictures)
@@ -86,8 +85,7 @@ class RobosuiteEnv(SceneEnv):
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         super().reset(seed=seed, options=options)
         with numpy_seeded(int(self.np_random.integers(2**31))), quiet():  # robosuite warns at every reset
-            self.native.reset()
-        self.seen = self.native._get_observations(force_update=True)  # the first has no way to the object yet
+            self.seen = self.native.reset()
         self.last_action = np.zeros(7, np.float32)
         return self._observe(), {"is_success": False}
 
@@ -106,7 +104,14 @@ class RobosuiteEnv(SceneEnv):
         self.native.close()
 
     def _observe(self) -> dict[str, Any]:
-        return self._observation(np.concatenate([self.seen[part] for part in self._parts]))
+        parts = [self.seen[part] for part in self._parts]
+        if not self.with_pictures:
+            parts.append(self._place(self.seen[self.observed_object[0]] - self.seen["robot0_eef_pos"]))
+        return self._observation(np.concatenate(parts))
+
+    def _place(self, way: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the way to the object in the hand's frame; robosuite's own is of the object one step before."""
+        return Rotation.from_quat(self.seen["robot0_eef_quat"]).inv().apply(way)
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         assert self.renderer is not None, "made without pictures"
@@ -119,8 +124,11 @@ class Lift(RobosuiteEnv):
     expert = "vla_rl_benchmarks.robosuite_experts:LiftExpert"
     task_description = "lift the cube"
     max_episode_steps, expert_steps = 150, 33
-    observed_object = ("cube_pos", "cube_quat", "gripper_to_cube_pos")
+    observed_object = ("cube_pos", "cube_quat")
     from_hand = "to_object"
+
+    def _place(self, way: NDArray[np.float64]) -> NDArray[np.float64]:
+        return way
 
 
 class PickPlaceCan(RobosuiteEnv):
@@ -129,7 +137,7 @@ class PickPlaceCan(RobosuiteEnv):
     expert = "vla_rl_benchmarks.robosuite_experts:PickPlaceCanExpert"
     task_description = "put the can into its bin"
     max_episode_steps, expert_steps = 300, 123
-    observed_object = ("Can_pos", "Can_quat", "Can_to_robot0_eef_pos")
+    observed_object = ("Can_pos", "Can_quat")
 
 
 class NutAssemblySquare(RobosuiteEnv):
@@ -138,4 +146,4 @@ class NutAssemblySquare(RobosuiteEnv):
     expert = "vla_rl_benchmarks.robosuite_experts:NutAssemblySquareExpert"
     task_description = "put the square nut on its peg"
     max_episode_steps, expert_steps = 400, 140
-    observed_object = ("SquareNut_pos", "SquareNut_quat", "SquareNut_to_robot0_eef_pos")
+    observed_object = ("SquareNut_pos", "SquareNut_quat")

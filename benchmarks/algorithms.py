@@ -239,8 +239,7 @@ def _minus(cells: list[dict[str, Any]], one: str) -> dict[str, dict[str, Any]]:
             "steps": np.array([own["length_of_all"] - ours["length_of_all"] for ours, own in pairs]),
         }
         found[rival] = {"runs": len(pairs)} | {
-            name: {"mean": float(values.mean()), "p": paired_p(values) if len(values) > 1 else None}
-            for name, values in differences.items()
+            name: {"mean": float(values.mean()), "p": paired_p(values)} for name, values in differences.items()
         }
     return found
 

@@ -139,9 +139,9 @@ def _figures(twins: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, An
 
 
 def _gain(name: str, of_p: str, gains: list[float]) -> dict[str, float]:
-    """The mean in points, and, of several pairs, its p-value."""
-    mean = {name: 100 * float(np.mean(gains))}
-    return {**mean, of_p: paired_p(np.array(gains))} if len(gains) > 1 else mean
+    """The mean in points, and, where the pairs are enough for it, its p-value."""
+    mean, p = {name: 100 * float(np.mean(gains))}, paired_p(gains)
+    return mean if p is None else {**mean, of_p: p}
 
 
 def find_twins(cells: list[dict[str, Any]], imagines: str, twin: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:

@@ -150,8 +150,9 @@ def _beside(ours: list[dict[str, Any]], others: list[dict[str, Any]], key: str) 
         key: float(np.mean([cell["practised"]["success"] for cell in others])),
         f"{key}_steps_ratio": float(np.mean([_steps_ratio(cell) for cell in others])),
     }
-    for name in ("success", "steps") if len(both) > 1 else ():
-        found[f"{key}_{name}_p"] = paired_p(np.array([other[name] - mine[name] for other, mine in both]))
+    for name in ("success", "steps"):
+        if (p := paired_p([other[name] - mine[name] for other, mine in both])) is not None:
+            found[f"{key}_{name}_p"] = p
     return found
 
 

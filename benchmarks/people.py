@@ -188,8 +188,8 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, float]:
         found["marks_off_cost_points"] = 100 * float((off[0] - off[1]).mean())
     for rival in ("hg_dagger", "filtered_bc"):
         both = np.concatenate([pairs(condition, rival, _rate) for condition in _CLUMSY], axis=1)
-        if both.shape[1] > 1:
-            found[f"p_against_{rival}"] = paired_p(both[0] - both[1])
+        if (p := paired_p(both[0] - both[1])) is not None:
+            found[f"p_against_{rival}"] = p
     return found
 
 

@@ -114,19 +114,18 @@ def stratified_p(strata: Sequence[tuple[int, int, int, int]], continuity_correct
     return math.erfc(distance / math.sqrt(2 * variance))
 
 
-def paired_p(differences: ArrayLike) -> float:
+def paired_p(differences: ArrayLike) -> float | None:
     """Return the two-sided p-value that paired differences, [n], have mean 0: Student's t test, n - 1 degrees.
 
-    For a method against another over training seeds: what is repeated is the training, not the episode.
-
-    Raises:
-        UserError: For fewer than two differences.
+    For a method against another over training seeds: what is repeated is the training, not the episode. None: there are
+    fewer than three, or all are equal and not 0. Rates of 100 episodes are often equal by chance, which the test would
+    take for certainty.
     """
     values = np.asarray(differences, dtype=np.float64)
-    if len(values) < 2:
-        raise UserError(f"a paired test needs at least two differences, found {len(values)}")
-    if np.ptp(values) == 0:
-        return 0.0 if values[0] else 1.0
+    if len(values) < 3:
+        return None
+    if np.allclose(values, values[0]):
+        return None if values[0] else 1.0
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(values, 0.0).pvalue)

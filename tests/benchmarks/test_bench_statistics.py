@@ -58,16 +58,25 @@ def test_bootstrap_draws_whole_rows():
 
 
 def test_paired_differences_with_known_answers() -> None:
-    """Quantiles of Student's t in every table: 12.706, 4.303, 3.182, 2.776, 2.571 and 2.228 for 1 to 5 and 10."""
-    for freedom, quantile in {1: 12.7062, 2: 4.30265, 3: 3.18245, 4: 2.77645, 5: 2.57058, 10: 2.22814}.items():
+    """Quantiles of Student's t in every table: 4.303, 3.182, 2.776, 2.571 and 2.228 for 2 to 5 and 10."""
+    for freedom, quantile in {2: 4.30265, 3: 3.18245, 4: 2.77645, 5: 2.57058, 10: 2.22814}.items():
         numbers = np.linspace(-1, 1, freedom + 1)
         error = numbers.std(ddof=1) / np.sqrt(freedom + 1)
         assert paired_p(numbers + quantile * error) == pytest.approx(0.05, abs=1e-5)
         assert paired_p(numbers - quantile * error) == pytest.approx(0.05, abs=1e-5)
-    assert paired_p([-1, 1]) == paired_p([0, 0, 0]) == 1
-    assert paired_p([2, 2]) == 0
-    with pytest.raises(UserError, match="at least two"):
-        paired_p([1])
+    assert paired_p([-1, 0, 1]) == paired_p([0, 0, 0]) == 1
+
+
+@pytest.mark.parametrize("differences", [[], [0.05], [0.05, 0.07], [0.05] * 4, [0.90 - 0.89, 0.91 - 0.90, 0.01]])
+def test_too_few_or_equal_differences_have_no_p_value(differences: list[float]) -> None:
+    assert paired_p(differences) is None
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_equal_methods_differ_no_more_often_than_the_p_value_says(seeds: int) -> None:
+    drawn = np.random.default_rng(0).binomial(100, 0.9, (2, 2000, seeds)) / 100
+    found = [paired_p(differences) for differences in drawn[0] - drawn[1]]
+    assert np.mean([p is not None and p <= 0.05 for p in found]) <= 0.055
 
 
 @pytest.mark.parametrize(

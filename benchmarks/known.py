@@ -25,7 +25,7 @@ from vla_rl.core.config_files import config_file, read_yaml
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.run_files import PARTS, Evaluation, Run, read_run
-from vla_rl.report.statistics import wilson_interval
+from vla_rl.report.statistics import normal_quantile, score_interval
 from vla_rl.training.evaluation import evaluate_parts
 
 OURS = "alone"
@@ -300,6 +300,7 @@ def table(result: dict[str, Any]) -> str:
         published = [columns, "|---|---|---|---|---|", *published, ""]
     note = (
         "Success is a mean over seeds; in brackets, the 95 % Wilson interval of these very policies. "
+        "It counts each held-out start once, because all seeds share the starts. "
         "Held-out starts: 100, aloha 50. A sample is a simulator step; Meta-World: two steps, as IBRL counts. "
         "The gain of the critic is measured on the last policy. "
         f"Hours are wall-clock time with two workers. {origin(cells)} Command: `{result['command']}`."
@@ -323,11 +324,10 @@ def _row(cells: list[dict[str, Any]]) -> str:
 
 
 def _pooled(cells: list[dict[str, Any]], key: str) -> str:
-    episodes = sum(cell["evaluation_episodes"] for cell in cells)
-    low, high = wilson_interval(
-        round(sum(cell[key]["success"] * cell["evaluation_episodes"] for cell in cells)), episodes
-    )
-    return f"{np.mean([cell[key]['success'] for cell in cells]):.0%} [{low * 100:.0f}, {high * 100:.0f}]"
+    """The mean over seeds and its interval. Seeds share their starts, so further seeds do not narrow it."""
+    rate = float(np.mean([cell[key]["success"] for cell in cells]))
+    low, high = score_interval(rate, cells[0]["evaluation_episodes"], normal_quantile(0.95))
+    return f"{rate:.0%} [{low * 100:.0f}, {high * 100:.0f}]"
 
 
 def _published_rows(cells: list[dict[str, Any]]) -> list[str]:

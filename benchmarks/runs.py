@@ -157,6 +157,7 @@ def gain_columns(cells: list[dict[str, Any]]) -> str:
 
 
 def _percent(cells: list[dict[str, Any]], name: str) -> str:
+    """Pooled success. All seeds share their starts: for other starts than these the interval is too narrow."""
     episodes = sum(cell["evaluation_episodes"] for cell in cells)
     successes = sum(round(cell[name]["success"] * cell["evaluation_episodes"]) for cell in cells)
     low, high = wilson_interval(successes, episodes)

@@ -93,6 +93,15 @@ def test_the_table_names_the_differences_to_published_figures() -> None:
     assert table({"cells": []}) == "Not measured yet."
 
 
+def test_seeds_that_share_their_starts_do_not_narrow_the_interval() -> None:
+    one, three = (
+        table({"cells": [cell("vla_rl/MetaWorldBoxClose-v0", seed=seed) for seed in range(seeds)], "command": ""})
+        for seeds in (1, 3)
+    )
+    assert "| 1 | 50% [40, 60] | 300: 70%, **90% [83, 94]** " in one
+    assert "| 3 | 50% [40, 60] | 300: 70%, **90% [83, 94]** " in three
+
+
 def test_a_cell_of_another_protocol_is_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
     known.add_arguments(parser)

@@ -12,6 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from vla_rl.core.errors import UserError
 from vla_rl.report.statistics import check_counts, normal_quantile, score_interval
 
+_FEWEST = 5
+"""Episodes with the rarer outcome, below which a variance of outcomes is not taken for known."""
+
 
 def bootstrap_interval(
     values: NDArray[Any],
@@ -46,7 +49,8 @@ class Estimate(NamedTuple):
     Attributes:
         mean: of all episodes.
         interval: 95 %, Wilson's for its effective number of episodes.
-        saved: how many times as many real episodes alone would have had to be to be as certain.
+        saved: how many times as many real episodes alone would have had to be to be as certain. 1, if fewer than five
+            episodes have the rarer outcome: they do not show how certain it is.
     """
 
     mean: float
@@ -85,7 +89,8 @@ def control_variate(outcome: NDArray[Any], predicted: NDArray[Any], elsewhere: N
     rate = float(np.clip((y - slope * (f - others.mean())).mean(), 0, 1))
     b = float(slope.mean())
     error = float(np.var(y - b * f, ddof=1) / n + b * b * np.var(others) / further)
-    saved = float(np.var(y, ddof=1)) / n / error if error else 1.0
+    known = min(y.sum(), n - y.sum()) >= _FEWEST
+    saved = min(float(np.var(y, ddof=1)) / n / error, 1 + further / n) if known and error else 1.0
     return Estimate(rate, score_interval(rate, saved * n, normal_quantile(0.95)), saved)
 
 

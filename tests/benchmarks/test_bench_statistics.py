@@ -122,6 +122,26 @@ def test_successes_alone_have_the_interval_of_their_number():
     assert found.interval == pytest.approx(wilson_interval(20, 20))
 
 
+@pytest.mark.parametrize(("count", "fewest"), [(10, 0.93), (30, 0.9), (100, 0.9)])
+def test_few_failures_promise_no_savings(count: int, fewest: float) -> None:
+    """Of starts that a good forecast tells apart; 90 % succeed."""
+    random = np.random.default_rng(0)
+
+    def draw(starts: int) -> np.ndarray:
+        return np.where(random.random(starts) < 0.9, 0.97, 0.03)
+
+    found = []
+    for _ in range(1000):
+        forecast = draw(count)
+        outcome = (random.random(count) < forecast).astype(float)
+        estimate = control_variate(outcome, forecast, draw(500))
+        assert estimate.saved <= 1 + 500 / count
+        assert estimate.saved == 1 or min(outcome.sum(), count - outcome.sum()) >= 5
+        found.append(estimate.interval)
+    truth = 0.9 * 0.97 + 0.1 * 0.03
+    assert np.mean([low <= truth <= high for low, high in found]) >= fewest
+
+
 @pytest.mark.parametrize("skill", [0.0, 0.5, 1.0])
 def test_the_estimate_has_no_bias_and_its_interval_its_coverage_however_wrong_the_forecast_is(skill):
     found = []

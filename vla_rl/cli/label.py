@@ -50,7 +50,7 @@ Ask = Callable[[Sequence[str] | None], int]
 
 @dataclass(frozen=True)
 class _Settings:
-    """How a dataset is taken in. Unless it is said, no demonstrator acted, so its episodes are asked about."""
+    """How a dataset is taken in. By default no demonstrator acted, so its episodes are asked about."""
 
     mapping: DataMapping = field(default_factory=lambda: DataMapping(LeRobotMapping(demonstrations=False)))
 

@@ -301,7 +301,7 @@ def _random(name: str) -> float:
 
 
 class _Audited(NamedTuple):
-    """When a detector judged and a person answered, and what they said."""
+    """When a detector judged and a person answered, with the two outcomes."""
 
     judged: str
     answered: str

@@ -97,9 +97,7 @@ _SQUARE = (
     Published("BC-RNN, robomimic model zoo", "78 %", f"200 {_ROBOMIMIC}; no practice"),
     Published("Diffusion Policy, arXiv 2303.04137", "92 %", f"200 {_ROBOMIMIC}; no practice; mean of ten checkpoints"),
 )
-_ORACLE = (
-    "1M oracle transitions; state; one agent per task, as we read it; ours: one for five, with the goal in its state"
-)
+_ORACLE = "1M oracle transitions; state; one agent per task, as we read it. Ours is one for five, with goals as state"
 
 
 def _act(scripted: int, human: int) -> Published:

@@ -1,4 +1,4 @@
-"""Adversaries of the success detector: they are paid its probability at the end of an episode, and nothing else.
+"""Adversaries of the success detector: their reward is its probability at the end of an episode.
 
 Both begin with the supervised policy and play one round of episodes after the other.
 """
@@ -23,7 +23,7 @@ _EXPLORATION = 0.15  # of residual PPO, as in its own runs
 
 
 class Adversary(Protocol):
-    """Plays rounds of `episodes` each, and learns from what it was paid."""
+    """Plays rounds of `episodes` each, and learns from its rewards."""
 
     episodes: int
 
@@ -34,7 +34,7 @@ class Adversary(Protocol):
         ...
 
     def learn(self, number: int, rewards: Mapping[str, float]) -> None:
-        """Prepare the next round, from what each episode of this one was paid."""
+        """Prepare the next round, from the reward of each episode of this one."""
         ...
 
     def close(self) -> None: ...
@@ -109,9 +109,10 @@ class ResidualPPOAdversary:
         from vla_rl.data.cache import FrameCache
         from vla_rl.data.store import EpisodeStore
         from vla_rl.policies.folders import load_model
+        from vla_rl.training.checkpoint import load_newest_checkpoint
         from vla_rl.training.simulator import SimulatorWorker
 
-        class Paid(ResidualPPO):
+        class OnProbability(ResidualPPO):
             rewards: dict[str, float]
 
             def outcome(self, episode_id: str, label: float) -> float | None:
@@ -125,8 +126,11 @@ class ResidualPPOAdversary:
         self._cache.refresh()
         learning = ResidualPPOLearning()
         learning = replace(learning, ppo=replace(learning.ppo, chunk_ticks=config.execution.execute_ticks))
-        self._learner = Paid(learning, load_model(folder.policy(0))[0], self._cache, seed)
-        self._learner.rewards = {}
+        self._learner = OnProbability(learning, load_model(folder.policy(0))[0], self._cache, seed)
+        self._learner.rewards, self._learned = {}, 0
+        if (newest := load_newest_checkpoint(folder.checkpoints)) is not None:
+            self._learned, state = newest
+            self._learner.load_state_dict(state)
 
     def play(self, number: int, starts: Mapping[str, int]) -> None:
         from vla_rl.training.workers import RolloutJob
@@ -141,12 +145,16 @@ class ResidualPPOAdversary:
 
     def learn(self, number: int, rewards: Mapping[str, float]) -> None:
         from vla_rl.training.algorithms import save_learned
+        from vla_rl.training.checkpoint import save_checkpoint
 
         self._learner.rewards.update(rewards)
+        if number <= self._learned:
+            return
         self._cache.refresh()
         self._learner.begin_round(self._cache, number)
         self._learner.update(0)
         save_learned(self._learner, self._folder.policy(number - 1), number - 1)
+        save_checkpoint(self._folder.checkpoints, number, self._learner.state_dict())
 
     def close(self) -> None:
         self._worker.close()

@@ -68,8 +68,8 @@ def collect_demonstrations(
         Store with the demonstrations, ``demo-00000`` and so on.
 
     Raises:
-        UserError: If the task has no expert, the expert fails 20 times in a row, or the seed is no run's. Also if the
-            store holds episodes of another task, control rate or picture size.
+        UserError: If the task has no expert, the expert fails 20 times in a row, or the seed is not from 0 to 999. Also
+            if the store holds episodes of another task, control rate or picture size.
 
     Example:
         >>> demos = collect_demonstrations(env, episodes=2, expert=lambda dot: dot.goal)

@@ -205,16 +205,16 @@ def test_an_adversary_plays_on_the_labels_and_goes_on_after_a_kill(
     assert main(["train", *tiny, "algorithm=filtered_bc", "--out", str(base)]) == 0
     monkeypatch.setattr(detector_adversaries.ADVERSARIES[part], "episodes", 3)
     monkeypatch.setattr(detector_adversaries, "_ELITE", 2)
-    monkeypatch.setattr(detector_fooled, "ROUNDS", 1)
-    first = detector_fooled.fooled(base, folder, 0, part)
     monkeypatch.setattr(detector_fooled, "ROUNDS", 2)
+    first = detector_fooled.fooled(base, folder, 0, part)
+    monkeypatch.setattr(detector_fooled, "ROUNDS", 3)
     cell = {**detector_fooled.fooled(base, folder, 0, part), "measured": {"cpu": "a processor", "commit": "abc"}}
-    assert cell["rounds"][:1] == first["rounds"]
-    assert sum(name.startswith("round") for name in EpisodeStore(folder / "episodes").ids()) == 4 + 2 * 3
+    assert cell["rounds"][:2] == first["rounds"]
+    assert sum(name.startswith("round") for name in EpisodeStore(folder / "episodes").ids()) == 4 + 3 * 3
     for each in cell["rounds"]:
         assert len(each["rewards"]) == 3
         assert each["called"] + each["asked"] <= 3
         assert each["fooled"] <= each["called"]
-    assert detector._figures([cell])[f"{part}_rounds"] == 2
+    assert detector._figures([cell])[f"{part}_rounds"] == 3
     assert ", 0, 2 |" in detector.fooled({"cells": [cell]})
     assert detector.fooled({"cells": []}).startswith("Not measured yet")

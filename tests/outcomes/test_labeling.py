@@ -15,7 +15,7 @@ from seen_success import played
 
 from vla_rl.acting.question_page import QuestionQueue
 from vla_rl.cli.main import main
-from vla_rl.core.errors import ConfigError
+from vla_rl.core.errors import ConfigError, StoreError
 from vla_rl.core.types import Origin
 from vla_rl.data import edits
 from vla_rl.data.lerobot_export import export_lerobot
@@ -184,23 +184,25 @@ def test_the_newest_audits_count_in_the_order_of_their_answers(
         labeling.check(Labeled(), 40)
 
 
-def test_practice_goes_on_with_a_new_detector_after_the_questions_of_a_stop_were_answered(
-    store: EpisodeStore, policy: Path
-) -> None:
+def test_audits_before_a_stop_do_not_count_for_later_detectors(store: EpisodeStore, policy: Path) -> None:
     labeling, names = Labeling(store, policy), names_of(store)
     for name in names[:10]:
         audited(store, name, False)
-    for name in names[10:20]:
-        store.label(name, True, DETECTOR + "ensemble-40")
+    stop = edits.now()
     with pytest.raises(FooledError):
-        labeling.check(Labeled(judged=tuple(names[10:20])), 40)
-    for name in names[10:20]:
-        store.label(name, False, "ana")
-    labeling.check(Labeled(), 40)
+        labeling.check(Labeled(), 40)
+    labeling.check(Labeled(), 40, stop)
     for name in names[20:22]:
         audited(store, name, False)
     with pytest.raises(FooledError, match="2 of the last 2 audited successes"):
-        labeling.check(Labeled(), 40)
+        labeling.check(Labeled(), 40, stop)
+
+
+def test_the_newest_answer_to_an_audit_counts(store: EpisodeStore, policy: Path) -> None:
+    name = names_of(store)[0]
+    audited(store, name, True)
+    store.label(name, False, "ana")
+    assert Labeling(store, policy).audit() == {"audited": 1, "false_success": 1.0, "false_failure": 0.0}
 
 
 @pytest.mark.slow
@@ -236,6 +238,10 @@ def test_a_question_that_is_on_the_page_can_be_answered_although_a_detector_has_
     assert store.read_header(name).success is False
     with pytest.raises(ValueError, match="is no question"):
         page.answer(name, "s")
+    second = page.next()["name"]
+    store.label(second, False, "ana")
+    with pytest.raises(ValueError, match="is no question"):
+        page.answer(second, "s")
 
 
 def test_demonstrations_are_no_questions_and_no_first_answers(tmp_path: Path, policy: Path) -> None:
@@ -264,7 +270,11 @@ def test_an_episode_of_another_robot_is_left_out(
         store.label(name, recorded_outcome(store)(name), "ana")
     store.add(make_episode("another", length=5, success=True, images={"side": np.zeros((5, 4, 6, 3), np.uint8)}))
     assert Labeling(store, policy).judge_rest(names[20:]).detector is not None
-    assert "episode 'another' is left out" in caplog.text
+    assert "does not learn from episode 'another'" in caplog.text
+    file = store.episodes_dir / f"{names[0]}.zarr.zip"
+    file.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(StoreError):
+        Labeling(store, policy).judge_rest(names[20:])
 
 
 @pytest.mark.slow

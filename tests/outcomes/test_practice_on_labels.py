@@ -209,6 +209,28 @@ def test_a_question_that_waits_counts_as_asked(tmp_path: Path, fill: Callable[[E
     assert (scores["asked"], scores["unknown"]) == (1, 1)
 
 
+@pytest.mark.slow
+def test_practice_goes_on_with_a_new_detector_after_a_stop(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four episodes a round: all successes of the round that stops are audited, so none of them is open."""
+    choose_labels(run, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
+    store, judge = EpisodeStore(run.episodes), SuccessDetector.judge_track
+    RoundLabels(run, store).label(1, practiced(run, 1, 4))
+    monkeypatch.setattr(SuccessDetector, "judge_track", lambda self, track: Judgment(True, 1.0))
+    with pytest.raises(FooledError, match="2 of the last 4 audited successes were failures"):
+        RoundLabels(run, store).label(2, practiced(run, 2, 4))
+    monkeypatch.setattr(SuccessDetector, "judge_track", judge)
+    assert RoundLabels(run, store).label(3, practiced(run, 3, 4))["false_success"] == 0
+
+
+def test_an_exported_detector_in_a_run_is_refused_before_a_person_answers(run: RunFolder) -> None:
+    choose_labels(run, LabelConfig(by_hand_episodes=1, simulated_person=True), BudgetConfig())
+    store, names = EpisodeStore(run.episodes), practiced(run, 1, 4)
+    (run.path / "detector").mkdir()
+    (run.path / "detector" / "detector.onnx").touch()
+    with pytest.raises(UserError, match="move it away"):
+        RoundLabels(run, store).label(1, names)
+
+
 def test_a_policy_without_features_is_refused_before_a_person_answers(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -164,7 +164,7 @@ def test_a_saved_and_an_exported_detector_do_not_share_a_folder(detector: Succes
         folder = tmp_path / first.__name__
         first(folder)
         before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-        with pytest.raises(UserError, match="a folder of its own"):
+        with pytest.raises(UserError, match="name another folder"):
             second(folder)
         assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from vla_rl.core.types import Episode
 from vla_rl.data.store import EpisodeStore
-from vla_rl.outcomes.labeling import open_questions
+from vla_rl.outcomes.labeling import is_person, open_questions
 from vla_rl.report.loopback import PageHandler, serve_page
 from vla_rl.report.media import encode_gif, tile_cameras
 
@@ -81,7 +81,8 @@ class QuestionQueue:
         outcome = ANSWERS[key]
         with self._lock:
             asked = open_questions(self._store) if self._names is None else self._names
-            if name not in self._shown and name not in asked:
+            is_shown = name in self._shown and not is_person(self._store.edit_log(name).labeler)
+            if not is_shown and name not in asked:
                 raise ValueError(f"{name} is no question")
             self._store.label(name, outcome)
             self._shown.discard(name)

@@ -154,8 +154,11 @@ def _check_fit(headers: Iterable[EpisodeHeader], spec: PolicySpec, remedy: str) 
 
 def _with_detector(store: EpisodeStore, spec: PolicySpec, arguments: argparse.Namespace, ask: Ask) -> int:
     """Ask for the first answers, let the detector judge, ask where it is unsure, and let it judge again."""
+    from vla_rl.outcomes.files import check_folder
     from vla_rl.outcomes.labeling import DETECTOR, LabelConfig, Labeling
 
+    if arguments.save:
+        check_folder(arguments.save, "detector.onnx")
     labeling = Labeling(store, find_policy(arguments.policy).path, LabelConfig(arguments.answers, arguments.audit))
     headers = {name: store.read_header(name) for name in arguments.ids or store.ids()}
     names = arguments.ids or [name for name, header in headers.items() if header.origin is not Origin.DEMO]

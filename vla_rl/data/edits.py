@@ -161,7 +161,7 @@ class EditLog:
         return self._with(last.old, last.new, left[-1])
 
     def _with(self, new: Changes, old: Changes, undoes: int | None = None, user: str = "") -> "EditLog":
-        entry = Entry(datetime.now(UTC).isoformat(timespec="microseconds"), user or _user(), new, old, undoes)
+        entry = Entry(now(), user or _user(), new, old, undoes)
         return replace(self, entries=(*self.entries, entry))
 
 
@@ -315,6 +315,11 @@ class Editable(abc.ABC):
         """Return what counts of the edits of another recording that had this name."""
         del name
         return EditLog(found.digest)
+
+
+def now() -> str:
+    """Return the time of an edit that is made now."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def read_edits(file: Path) -> EditLog:

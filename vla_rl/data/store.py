@@ -110,13 +110,17 @@ class EpisodeStore(Editable):
         taken = f"{self.path} already has an episode {episode.episode_id!r}; episodes never change, take another id"
         if file.exists():
             raise StoreError(taken)
+        has_edits = log is not None and bool(log.entries)
         temporary = self.episodes_dir / f".{episode.episode_id}.{uuid.uuid4().hex[:12]}{TEMPORARY_SUFFIX}"
         try:
-            with locked(self.path, exclusive=False):
+            # With edits, no other writer may come between them and the episode.
+            with locked(self.path, exclusive=has_edits):
                 try:
                     write_file(episode, temporary)
                     fsync_path(temporary)
-                    if log is not None and log.entries:  # before the episode: no reader sees it without its edits
+                    if log is not None and has_edits:  # before the episode: no reader sees it without its edits
+                        if file.exists():
+                            raise FileExistsError
                         self.edits.write(episode.episode_id, replace(log, digest=episode_digest(episode)))
                     _publish(temporary, file)
                     fsync_path(self.episodes_dir)
@@ -277,11 +281,14 @@ def add_new(store: EpisodeStore, episodes: Iterable[Episode | tuple[Episode, Edi
     for each in episodes:
         episode, log = each if isinstance(each, tuple) else (each, EditLog(""))
         name, number = episode.episode_id, 1
+        copied = edited(episode, log.changes) if log.changes else None  # as stores were taken in before
         while episode.episode_id in store and not _is_recorded(store, episode):
+            if copied is not None and _is_recorded(store, replace(copied, episode_id=episode.episode_id)):
+                break
             number += 1
             episode = replace(episode, episode_id=f"{name[:95]}.{number}")
         if episode.episode_id in store:
-            if not store.take_edits(episode.episode_id, log):
+            if not (_is_recorded(store, episode) and store.take_edits(episode.episode_id, log)):
                 apart.append(episode.episode_id)
             continue
         if number > 1:

@@ -30,7 +30,7 @@ def judgment_of(members: Float32Array, novelty: float) -> Judgment:
 def check_folder(folder: Path, other: str) -> None:
     """Refuse to write a detector over the other kind, saved or exported: ``other`` is the name of that kind's file."""
     if (folder / other).exists():
-        raise UserError(f"{folder} holds a detector with {other}, so name a folder of its own for this one")
+        raise UserError(f"{folder} holds another kind of detector, {other}; move it away, or name another folder")
 
 
 def read_about(folder: Path, weights: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vla_rl.core.errors import ConfigError, UserError
+from vla_rl.core.errors import ConfigError, StoreError, UserError
 from vla_rl.core.progress import track
 from vla_rl.core.types import Origin
 from vla_rl.core.validation import check_ranges
@@ -29,7 +29,7 @@ DETECTOR = "detector "
 """What the author of a detector's label begins with."""
 HIDDEN = "hidden"
 """Author of the edit that hides a recorded outcome from the learner, in simulation."""
-_AUDIT, _STOP = f"{DETECTOR}audit", f"{DETECTOR}stop"  # authors of questions about what a detector was sure of
+_AUDIT = f"{DETECTOR}audit"  # author of questions about what a detector was sure of
 _LEAST_AUDITED = 5  # successes of a round
 _RECENT = 20  # audited successes by which the detector is trusted
 
@@ -117,7 +117,7 @@ class Labeling:
         """Make episodes questions, and answer them if the person is simulated. What a person has answered stays."""
         for name in names:
             author = self.labeler(name)
-            if _is_persons(author):
+            if is_person(author):
                 continue
             if self.store.read_header(name).success is not None and not self.store.label(name, None, why, author):
                 continue
@@ -136,7 +136,7 @@ class Labeling:
 
     def is_answered(self, name: str) -> bool:
         """Return whether a person gave the outcome of an episode, or was not sure of it."""
-        return _is_persons(self.labeler(name))
+        return is_person(self.labeler(name))
 
     def _is_demonstration(self, name: str) -> bool:
         return self.store.read_header(name).origin is Origin.DEMO
@@ -167,7 +167,7 @@ class Labeling:
         open_names = {
             name
             for name in open_names
-            if not (name in known or _is_persons(authors[name]) or self.labeler(name) in (_AUDIT, _STOP))
+            if not (name in known or is_person(authors[name]) or self.labeler(name) == _AUDIT)
         }
         judged, asked = [], []
         for name in sorted(open_names):
@@ -211,23 +211,20 @@ class Labeling:
         found.sort(key=lambda each: each.answered)
         return [(each.said, each.answer) for each in found if each.judged > since]
 
-    def _last_stop(self) -> str:
-        """Return when `check` last stopped practice; empty: never."""
-        logs = (self.store.edit_log(name).entries for name in self.store.ids())
-        return max((entry.time for log in logs for entry in log if entry.user == _STOP), default="")
-
-    def check(self, labeled: Labeled, episodes: int) -> None:
+    def check(self, labeled: Labeled, episodes: int, since: str = "") -> None:
         """Stop practice on a detector that is no longer to be trusted.
 
         Args:
             labeled: What `judge_rest` has done.
             episodes: Number of episodes that it was given.
+            since: When practice was stopped before, as `vla_rl.data.edits.now` gives it. Audits of judgments before it
+                do not count: the answers to the questions of that stop have made another detector.
 
         Raises:
             FooledError: If it asks too often, or was wrong too often where a person looked. Then, the successes that it
-                has just given are questions, and the audits of later detectors count anew.
+                has just given are questions.
         """
-        unsure, audited = len(labeled.unsure), self._audited(self._last_stop())
+        unsure, audited = len(labeled.unsure), self._audited(since)
         wrong = [not answer for said, answer in audited if said][-_RECENT:]
         if unsure > self.config.most_asked * episodes:
             raise FooledError(
@@ -235,7 +232,7 @@ class Labeling:
                 f"{self.config.most_asked:g}. Look at the scene, answer the questions, then resume"
             )
         if sum(wrong) >= 2 and sum(wrong) > self.config.most_wrong * len(wrong):
-            self.ask([name for name in labeled.judged if self.store.read_header(name).success], _STOP)
+            self.ask([name for name in labeled.judged if self.store.read_header(name).success], _AUDIT)
             raise FooledError(
                 f"{sum(wrong)} of the last {len(wrong)} audited successes were failures, more than outcomes.most_wrong="
                 f"{self.config.most_wrong:g}. All successes are questions again. Answer them, then resume"
@@ -264,10 +261,12 @@ class Labeling:
         for name in known:
             try:
                 yield self._track(name)
+            except StoreError:
+                raise
             except UserError as error:
                 if name in named:
                     raise
-                logger.warning("episode %r is left out: %s", name, error)
+                logger.warning("the detector does not learn from episode %r: %s", name, error)
 
 
 def open_questions(store: EpisodeStore) -> list[str]:
@@ -277,7 +276,7 @@ def open_questions(store: EpisodeStore) -> list[str]:
     """
     headers = ((name, store.read_header(name)) for name in store.ids())
     unknown = (name for name, header in headers if outcome_of(header.success, header.origin) is None)
-    return [name for name in unknown if not _is_persons(store.edit_log(name).labeler)]
+    return [name for name in unknown if not is_person(store.edit_log(name).labeler)]
 
 
 def judge_all(store: EpisodeStore, detector: OutcomeDetector) -> Mapping[str, Judgment]:
@@ -286,12 +285,13 @@ def judge_all(store: EpisodeStore, detector: OutcomeDetector) -> Mapping[str, Ju
     for name in track(open_questions(store), "judging", "episode"):
         author = store.edit_log(name).labeler
         judgments[name] = detector.judge(window_at(store.read(name)))
-        if judgments[name].success is not None and not _is_persons(author):
+        if judgments[name].success is not None and not is_person(author):
             store.label(name, judgments[name].success, DETECTOR + detector.name, author)
     return judgments
 
 
-def _is_persons(author: str) -> bool:
+def is_person(author: str) -> bool:
+    """Return whether the author of a label is a person; an outcome as recorded has none."""
     return bool(author) and not author.startswith((DETECTOR, HIDDEN))
 
 
@@ -312,8 +312,11 @@ class _Audited(NamedTuple):
 def _audited(store: EpisodeStore, name: str) -> _Audited | None:
     """Return what came of the audit of an episode; None without an audit or its answer."""
     labels = store.edit_log(name).labels
-    sure = [entry for entry in labels[:-2] if entry.user.startswith(DETECTOR) and entry.new["success"] is not None]
-    if not sure or labels[-2].user != _AUDIT or not _is_persons(labels[-1].user):
+    before = list(labels)
+    while before and is_person(before[-1].user):  # also corrections of their own answers
+        before.pop()
+    sure = [entry for entry in before if entry.user.startswith(DETECTOR) and entry.new["success"] is not None]
+    if not sure or before[-1].user != _AUDIT or len(before) == len(labels):
         return None
     answer = labels[-1].new["success"]
     return None if answer is None else _Audited(sure[-1].time, labels[-1].time, bool(sure[-1].new["success"]), answer)

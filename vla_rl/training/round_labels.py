@@ -12,8 +12,10 @@ import numpy as np
 from vla_rl.core.config import load_config, save_config
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.files import write_atomic
+from vla_rl.data.edits import now
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.outcomes.files import check_folder
 from vla_rl.outcomes.labeling import DETECTOR, HIDDEN, FooledError, LabelConfig, Labeled, Labeling, recorded_outcome
 from vla_rl.training.jobs import practice_round
 from vla_rl.training.plan import BudgetConfig
@@ -52,6 +54,7 @@ class RoundLabels:
         answer = recorded_outcome(store, self.config.wrong_answers) if self.config.simulated_person else None
         self._store, self._detector = store, folder.path / "detector"
         self._begun = folder.path / "outcomes_begun"  # the round that the detector judges; kept if it was killed
+        self._stopped = folder.path / "outcomes_stopped"  # when practice was stopped last
         self._labeling = Labeling(store, folder.policy(0), self.config, answer)
 
     @classmethod
@@ -67,8 +70,9 @@ class RoundLabels:
         Raises:
             FooledError: If the detector is no longer to be trusted (`vla_rl.outcomes.labeling.Labeling.check`). The
                 labels stay, and a resumed run goes on with them.
-            UserError: If the policy gives no features. Then nothing was asked.
+            UserError: If the policy gives no features, or an exported detector lies in the run. Then nothing was asked.
         """
+        check_folder(self._detector, "detector.onnx")
         self._labeling.check_policy()
         labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
         for name in fresh:  # before anything can learn from it
@@ -94,8 +98,9 @@ class RoundLabels:
 
     def _check(self, found: Labeled, episodes: int) -> None:
         try:
-            self._labeling.check(found, episodes)
+            self._labeling.check(found, episodes, self._stopped.read_text() if self._stopped.exists() else "")
         except FooledError:
+            write_atomic(self._stopped, now().encode())
             self._begun.unlink()
             raise
 

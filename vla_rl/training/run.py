@@ -150,9 +150,8 @@ class Practice:
             return
         own = EpisodeStore(self.folder.episodes)
         if store is not None:
-            for index, name in enumerate(store.ids()):
-                episode = replace(fitted(store.recorded(name), spec), episode_id=f"demo-{index:05d}")
-                add_new(own, [(episode, store.edit_log(name))])
+            shown = ((fitted(store.recorded(name), spec), store.edit_log(name)) for name in store.ids())
+            add_new(own, ((replace(each, episode_id=f"demo-{i:05d}"), log) for i, (each, log) in enumerate(shown)))
         self.folder.keep_policy(0, start)
 
     def rounds(self, count: int) -> Iterator[RoundResult]:

@@ -229,8 +229,11 @@ class ResidualPPO(Algorithm):
         return found
 
     def outcome(self, episode_id: str, label: float) -> float | None:
-        """The reward at the end of a part of an episode, 0 to 1: what credit says of it. None: learn nothing from it.
-        Override it for another reward.
+        """Return the reward at the end of a part of an episode, 0 to 1; None: nothing is learned from it.
+
+        Args:
+            episode_id: Episode.
+            label: Outcome by the credit rule, which is the reward here. Override this for another one.
         """
         del episode_id
         return label

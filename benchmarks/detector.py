@@ -211,6 +211,11 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         for passed, name in ((1, f"{title}_points"), (2, f"{title}_300_points")):
             if every and all(len(cost) > passed for cost in every):
                 figures[name] = 100 * float(np.mean([cost[passed] for cost in every]))
+    labeled = [cell for cell in cells if _is_noise(cell) and cell["noise"] == "detector"]
+    if judged := [each for cell in labeled for each in cell["rounds"] if each["round"] > 1]:
+        for name in ("false_success", "false_failure"):
+            figures[f"alone_{name}_percent"] = 100 * float(np.mean([each[name] for each in judged]))
+        figures["alone_asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
     rivals = _rows(cells, ANSWERS[-1], "lerobot")
     for name in ("false_success", "false_failure") if rivals else ():
         figures[f"lerobot_{name}_percent_{ANSWERS[-1]}"] = 100 * float(np.mean([row[name] for row in rivals]))

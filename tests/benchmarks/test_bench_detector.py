@@ -153,7 +153,9 @@ def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_wrong_answers_cost_what_they_take_from_true_ones_on_average() -> None:
     def cell(seed: int, noise: str, *success: float, task: str = detector.TASK) -> dict[str, Any]:
-        return {"part": "noise", "task": task, "seed": seed, "noise": noise, "success": list(success)}
+        judged = {"round": 2, "asked": 30.0, "false_success": 0.01, "false_failure": 0.02}
+        rounds = [{**judged, "round": 1, "asked": 150.0}, judged]
+        return {"part": "noise", "task": task, "seed": seed, "noise": noise, "success": list(success), "rounds": rounds}
 
     runs = [cell(0, "none", 0.4, 0.8, 0.9), cell(0, "10", 0.4, 0.7, 0.8), cell(1, "none", 0.5, 0.6, 0.7)]
     figures = detector._figures([*runs, cell(1, "10", 0.5, 0.62, 0.6)])
@@ -164,6 +166,7 @@ def test_wrong_answers_cost_what_they_take_from_true_ones_on_average() -> None:
     assert detector._figures([runs[0], cell(0, "10", 0.4, 0.7, 0.8, task="vla_rl/Handover-v0")]) == {}, "another task"
     figures = detector._figures([*runs, cell(0, "detector", 0.4, 0.75, 0.95), cell(1, "detector", 0.5, 0.6, 0.7)])
     assert figures["detector_labels_cost_300_points"] == pytest.approx(-2.5)
+    assert (figures["alone_asked_share"], figures["alone_false_success_percent"]) == pytest.approx((0.2, 1.0))
 
 
 def test_resets_by_hand_and_what_freed_the_world_are_counted() -> None:

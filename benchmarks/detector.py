@@ -5,9 +5,9 @@ and on the first answers, in several random orders of the episodes, and judges a
 person. *practice*: filtered behavior cloning for two rounds, on true outcomes and on labels (round 1 by hand, then the
 detector), from the same supervised policy. *stops*, *shifts*: the recorded attempts, played again (see
 `benchmarks.detector_replay`). *lerobot*: its reward classifier on the same answers. *noise*: the preset `alone` on
-answers that call 10 % of the failures success. *unattended*: forward-backward practice in a
-world that is never reset. *fooled*, *fooled_ppo*: adversaries. True outcomes only score. Finished cells are kept in
-OUT/detector/.
+answers that call 10 % of the failures success, and on labels of the detector. *unattended*: forward-backward practice
+in a world that is never reset. *fooled*, *fooled_ppo*: adversaries. True outcomes only score. Finished cells are
+kept in OUT/detector/.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import detector_fooled, detector_replay, detector_rival, detector_unattended
+from benchmarks import detector_fooled, detector_replay, detector_rival, detector_unattended, known
 from benchmarks.cells import Cells, origin
 from benchmarks.detector_fits import ORDERS, fit, in_orders, scores, tracks_of
 from benchmarks.outcomes import practice_alone
@@ -39,17 +39,16 @@ _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
 _BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_episodes=300"]
 _NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"], "detector": _LABELS["detector"]}
 _NOISY = ["--config", "alone", "workers=0", "torch_threads=1"]
-_DEMONSTRATIONS = {"robosuite/Lift-v0": 10}  # where it is not the preset's number
 _NOISY += ["budget.rounds=2", "budget.check_episodes=0", "budget.evaluation_episodes=300"]
 _SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": ["task.env=" + TASK, *_SHARED]}
 _SETTINGS |= {"recorded": _RECORDED, "practice": _PRACTICED}
-_OF_TASKS = {"recorded", "noise"}  # parts that run on other tasks as well
+_OF_TASKS = ("recorded", "noise")  # parts that run on other tasks as well
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--task", default=TASK, help="another one: only the parts recorded and noise")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--parts", nargs="+", default=list(_PARTS), choices=_PARTS)
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, help="default: all of the task")
     parser.add_argument("--runs", type=Path, default=Path("runs/bench-detector"), help="where run folders are kept")
     parser.add_argument("--gather", action="store_true", help="run nothing, show what has been measured")
 
@@ -57,9 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what is missing, and gather all cells."""
     cells = Cells(options.out / "detector", {"config": practice_alone(), **_SETTINGS})
-    task, parts = options.task, options.parts
-    if task != TASK:
-        parts = [part for part in parts if part in _OF_TASKS]
+    task, possible = options.task, _PARTS if options.task == TASK else _OF_TASKS
+    parts = options.parts or possible
+    if other := [part for part in parts if part not in possible]:
+        raise UserError(f"--parts {' '.join(other)}: of {TASK} only; with --task {task}, name {' or '.join(possible)}")
     for seed in [] if options.gather else options.seeds:
         of = f"{seed}" if task == TASK else f"{short_name(task)}-{seed}"
         base = options.runs / f"base-{of}"
@@ -90,9 +90,9 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _of_task(task: str) -> list[str]:
-    """Return the options of a task."""
-    count = _DEMONSTRATIONS.get(task)
-    return [f"task.env={task}", *([f"budget.demonstrations={count}"] if count else [])]
+    """Return the options of a task; known benchmarks have demonstrations of their own."""
+    options = [f"task.env={task}"]
+    return [*options, f"budget.demonstrations={known.TASKS[task].demonstrations}"] if task in known.TASKS else options
 
 
 def _run_base(base: Path, task: str, seed: int) -> None:
@@ -198,10 +198,7 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         gaps = [100 * (ours["success"][-1] - true["success"][-1]) for true, ours in pairs]
         figures["success_against_true_labels_points"] = float(np.mean(gaps))
         rounds = [each for _, ours in pairs for each in ours["rounds"]]
-        judged = [each for each in rounds if each["round"] > 1]
-        figures["false_success_percent"] = 100 * float(np.mean([each["false_success"] for each in judged]))
-        figures["false_failure_percent"] = 100 * float(np.mean([each["false_failure"] for each in judged]))
-        figures["asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
+        figures |= _judged(rounds)
         figures["labels_ratio"] = float(np.mean([each["asked"] for each in rounds])) / _EPISODES
     noisy = {(cell["seed"], cell["noise"]): cell["success"] for cell in cells if _is_noise(cell)}
     for worse, title in (("10", "noise_10_cost"), ("detector", "detector_labels_cost")):
@@ -212,10 +209,8 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
             if every and all(len(cost) > passed for cost in every):
                 figures[name] = 100 * float(np.mean([cost[passed] for cost in every]))
     labeled = [cell for cell in cells if _is_noise(cell) and cell["noise"] == "detector"]
-    if judged := [each for cell in labeled for each in cell["rounds"] if each["round"] > 1]:
-        for name in ("false_success", "false_failure"):
-            figures[f"alone_{name}_percent"] = 100 * float(np.mean([each[name] for each in judged]))
-        figures["alone_asked_share"] = float(np.mean([each["asked"] for each in judged])) / _EPISODES
+    if labeled:
+        figures |= _judged([each for cell in labeled for each in cell["rounds"]], "alone_")
     rivals = _rows(cells, ANSWERS[-1], "lerobot")
     for name in ("false_success", "false_failure") if rivals else ():
         figures[f"lerobot_{name}_percent_{ANSWERS[-1]}"] = 100 * float(np.mean([row[name] for row in rivals]))
@@ -224,6 +219,13 @@ def _figures(cells: list[dict[str, Any]]) -> dict[str, Any]:
         for part in (detector_replay, detector_unattended, detector_fooled)
         for name, value in part.figures(cells).items()
     }
+
+
+def _judged(rounds: list[dict[str, float]], of: str = "") -> dict[str, float]:
+    """Return the errors and the questions of the rounds after the first, which the detector judged."""
+    mean = {name: float(np.mean([each[name] for each in rounds if each["round"] > 1])) for name in rounds[0]}
+    wrong = {f"{of}{name}_percent": 100 * mean[name] for name in ("false_success", "false_failure")}
+    return {**wrong, f"{of}asked_share": mean["asked"] / _EPISODES}
 
 
 def _both(practiced: dict[tuple[int, str], Any], seed: int, names: Iterable[str] = _LABELS) -> bool:

@@ -151,6 +151,16 @@ def test_practice_on_wrong_answers_runs(tmp_path: Path, monkeypatch: pytest.Monk
     assert "| seed 0, 10 % of failures called success |" in detector.table({**result, "command": ""})
 
 
+def test_a_part_of_the_default_task_alone_is_refused_for_another(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    detector.add_arguments(parser)
+    options = parser.parse_args(["--task", "robosuite/Lift-v0", "--parts", "recorded", "fooled"])
+    options.out = tmp_path
+    with pytest.raises(UserError, match="--parts fooled: of vla_rl/PegInsert-v0 only"):
+        detector.run(options)
+    assert "budget.demonstrations=10" in detector._of_task("robosuite/Lift-v0"), "as the known benchmark"
+
+
 def test_wrong_answers_cost_what_they_take_from_true_ones_on_average() -> None:
     def cell(seed: int, noise: str, *success: float, task: str = detector.TASK) -> dict[str, Any]:
         judged = {"round": 2, "asked": 30.0, "false_success": 0.01, "false_failure": 0.02}

@@ -165,7 +165,7 @@ def test_only_answers_to_an_audit_say_how_often_the_detector_is_wrong(store: Epi
     store.label(first, None, DETECTOR + "ensemble-60")  # a newer one is unsure, and asks
     store.label(first, False, "ana")
     store.label(second, True, DETECTOR + "ensemble-40")
-    store.label(second, False, "ana")  # a correction that nobody asked for
+    store.label(second, False, "ana")  # a correction without an audit
     audited(store, third, False)
     store.undo(third)
     audited(store, fourth, None)

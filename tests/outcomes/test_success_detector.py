@@ -277,16 +277,13 @@ def test_a_picture_of_another_size_is_refused(shared: tuple[SuccessDetector, Pat
             judge()
 
 
-def test_a_graph_without_names_is_still_read(
-    shared: tuple[SuccessDetector, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_graph_without_names_is_refused(shared: tuple[SuccessDetector, Path], tmp_path: Path) -> None:
     shutil.copytree(shared[1], tmp_path / "old")
     about = json.loads((tmp_path / "old/detector.json").read_text())
     about["cameras"] = about.pop("spec")["cameras"]
     (tmp_path / "old/detector.json").write_text(json.dumps(about))
-    window = window_at(played("new", True, 100))
-    assert DeployedDetector(tmp_path / "old").judge(window) == DeployedDetector(shared[1]).judge(window)
-    assert "matched by position" in caplog.text
+    with pytest.raises(UserError, match="Export it anew"):
+        DeployedDetector(tmp_path / "old")
 
 
 @pytest.mark.parametrize(("successes", "failures"), [(1, 5), (5, 1), (0, 0)])

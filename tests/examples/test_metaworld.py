@@ -44,6 +44,31 @@ def test_same_interface_as_our_tasks(name):
     env.close()
 
 
+@pytest.mark.parametrize("name", ["vla_rl/MetaWorldAssembly-v0", "vla_rl/MetaWorldCoffeePush-v0"])
+def test_without_pictures_the_state_holds_objects_and_goal(name):
+    env = make(name, pictures=False)
+    starts, hands = [], []
+    for seed in range(3):
+        observation, _ = env.reset(seed=seed)
+        assert env.observation_space.contains(observation)
+        assert set(observation) == {"agent_pos"}
+        state = dict(zip(env.state_names, observation["agent_pos"], strict=True))
+        assert [state[f"goal_{axis}"] for axis in "xyz"] == pytest.approx(env.native._target_pos, abs=1e-6)
+        first = env.native.data.body(env.native.model.body("mug" if "Coffee" in name else "asmbly_peg").id).xpos
+        assert [state[f"object_1_{axis}"] for axis in "xyz"] == pytest.approx(first, abs=0.15)
+        starts.append(observation["agent_pos"])
+        hands.append(observation["agent_pos"][:4])
+    assert len(env.state_units) == len(env.state_names) == 21
+    assert np.ptp(starts, axis=0)[4:].max() > 0.01
+    assert env.draw_now() == {}
+    assert env.metadata["render_modes"] == []
+    env.close()
+    seeing = make(name)
+    observation, _ = seeing.reset(seed=2)
+    assert observation["agent_pos"] == pytest.approx(hands[2])
+    seeing.close()
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in IDS])
 def test_every_meta_world_task_steps_and_has_an_expert(name):
     env = make(name, image_size=16)

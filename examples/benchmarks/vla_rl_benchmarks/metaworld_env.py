@@ -8,6 +8,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import gymnasium
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,11 @@ STEP_M = 0.01  # how far a motion action of 1 moves the hand
 _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
 _EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
 _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
+_HAND_NAMES, _HAND_UNITS = ("x", "y", "z", "gripper"), ("m", "m", "m", "")
+_N_HAND, _N_PRESENT = 4, 18
+_POSE = ("x", "y", "z", "qx", "qy", "qz", "qw")
+_OBJECT_NAMES = (*(f"object_{n}_{name}" for n in (1, 2) for name in _POSE), "goal_x", "goal_y", "goal_z")
+_OBJECT_UNITS = (*(("m",) * 3 + ("",) * 4) * 2, "m", "m", "m")
 # The arm's meshes, which make up nine tenths of a scene's triangles.
 LINKS = ("base", "pedestal", "head", "l0", "l1", "l2", "l3", "l4", "l5", "l6", "eGripperBase")
 _GOAL_MARK = "goal_mark"
@@ -56,7 +62,11 @@ class MetaWorldTask:
 
 
 class MetaWorldEnv(CameraEnv):
-    """One Meta-World task. Arguments as of `CameraEnv`; `metaworld_tasks` has a subclass for each task.
+    """One Meta-World task; `metaworld_tasks` has a subclass for each.
+
+    Args:
+        pictures: Whether the policy sees pictures. If not, its state holds objects and goal too.
+        arguments: As of `CameraEnv`.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in meters and the
     gripper's opening, 0 to 1. Where nothing in the scene says where the goal is, a colored ball marks it
@@ -79,11 +89,15 @@ class MetaWorldEnv(CameraEnv):
     expert: ClassVar[str] = "vla_rl_benchmarks.metaworld_env:MetaWorldExpert"
     gripper_dims: ClassVar[tuple[int, ...]] = (3,)
     action_kind: ClassVar[tuple[str, ...]] = (DELTA, DELTA, DELTA, ABSOLUTE)
-    state_names: ClassVar[tuple[str, ...]] = ("x", "y", "z", "gripper")
-    state_units: ClassVar[tuple[str, ...]] = ("m", "m", "m", "")
-    action_names: ClassVar[tuple[str, ...]] = state_names  # in no unit: shares of `STEP_M` and of an effort
+    action_names: ClassVar[tuple[str, ...]] = _HAND_NAMES  # in no unit: shares of `STEP_M` and of an effort
 
-    def __init__(self, **arguments: Any) -> None:
+    def __init__(self, pictures: bool = True, **arguments: Any) -> None:
+        self.with_pictures = pictures
+        if not pictures:  # without "rgb_array" nothing takes what `render` draws for a camera
+            self.metadata = {**self.metadata, "render_modes": []}
+            arguments = {**arguments, "render_mode": None}
+        self.state_names = _HAND_NAMES if pictures else (*_HAND_NAMES, *_OBJECT_NAMES)
+        self.state_units = _HAND_UNITS if pictures else (*_HAND_UNITS, *_OBJECT_UNITS)
         self.task_description, self.expert_steps = self.task.sentence, self.task.expert_steps
         self.max_episode_steps = self.task.max_episode_steps
         super().__init__(**arguments)
@@ -101,7 +115,9 @@ class MetaWorldEnv(CameraEnv):
             eye, look_at = (np.add(point, self.task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
             _aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
         self.action_space = self.native.action_space
-        self.observation_space = observation_space(self.cameras, self.image_size, 4, 2.0)
+        space = observation_space(self.cameras, self.image_size, len(self.state_names), 2.0)
+        parts = dict(space) if self.with_pictures else {"agent_pos": space["agent_pos"]}
+        self.observation_space = gymnasium.spaces.Dict(parts)
         self.native_observation = self._reset_native(0)
         self.native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
         self.renderer = Renderer(
@@ -149,7 +165,15 @@ class MetaWorldEnv(CameraEnv):
         return observation
 
     def _observe(self) -> dict[str, Any]:
-        return {"pixels": self.pictures(), "agent_pos": self.native_observation[:4].astype(np.float32)}
+        seen = self.native_observation
+        if self.with_pictures:
+            return {"pixels": self.pictures(), "agent_pos": seen[:_N_HAND].astype(np.float32)}
+        # What Meta-World observes is the present and then the step before. Some tasks hide the goal in it.
+        now = np.concatenate([seen[:_N_PRESENT], self.native._target_pos])
+        return {"agent_pos": now.astype(np.float32)}
+
+    def draw_now(self) -> dict[str, NDArray[np.uint8]]:
+        return super().draw_now() if self.with_pictures else {}
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera])

@@ -23,6 +23,13 @@ def test_stages_follow_each_other_without_gaps() -> None:
     assert acting == [0, 0, 1, 1, 2]
 
 
+def test_more_demonstrations_are_learned_from_for_longer() -> None:
+    budget = BudgetConfig(supervised_steps=600, steps_per_demonstration=50, rounds=1, steps_per_round=5)
+    few, many = plan(replace(budget, demonstrations=8)), plan(replace(budget, demonstrations=50))
+    assert [stages[1].end_step for stages in (few, many)] == [600, 2500]
+    assert [stages[-1].end_step for stages in (few, many)] == [605, 2505]
+
+
 def test_with_staleness_a_round_is_played_by_an_older_version_and_nothing_is_left_out() -> None:
     budget = BudgetConfig(rounds=4, staleness=2)
     stages = plan(budget)

@@ -115,7 +115,7 @@ def _draw_task(monitor: "Monitor") -> None:
 
 def _expected_minutes(config: "RunConfig") -> float:
     budget = config.budget
-    samples = budget.supervised_steps * config.supervised.actor.batch_size
+    samples = budget.first_steps * config.supervised.actor.batch_size
     samples += budget.rounds * budget.steps_per_round * config.learning.actor.batch_size
     evaluations = 1 + (budget.rounds if budget.evaluate_every_round else 1)
     episodes = budget.demonstrations + budget.rounds * budget.episodes_per_round

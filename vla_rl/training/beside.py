@@ -55,7 +55,8 @@ class PracticeAlone(MetricSink):
         own = own_settings(how)
         base = config_to_dict(config)
         budget = {**base["budget"], **own.pop("budget", {}), **_ONE_ROUND}
-        for name in ("demonstrations", "supervised_steps", "episodes_per_round", "evaluation_episodes"):
+        shared = ("demonstrations", "supervised_steps", "steps_per_demonstration")
+        for name in (*shared, "episodes_per_round", "evaluation_episodes"):
             budget[name] = base["budget"][name]
         own |= {name: base[name] for name in _SHARED} | {"budget": budget, "workers": 0}
         self._config = load_config(RunConfig, None, base=own)

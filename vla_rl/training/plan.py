@@ -27,7 +27,9 @@ class BudgetConfig:
     Attributes:
         demonstrations: Number of successful expert episodes for the supervised policy, or the largest number of
             imported ones; 0: all of these.
-        supervised_steps: gradient steps of behavior cloning before the first round.
+        supervised_steps: Least number of gradient steps of behavior cloning before the first round.
+        steps_per_demonstration: Gradient steps for each of ``demonstrations``, where that is more in all. The learning
+            rate falls accordingly later.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.
@@ -49,6 +51,7 @@ class BudgetConfig:
 
     demonstrations: int = 40
     supervised_steps: int = 1500
+    steps_per_demonstration: int = 0
     rounds: int = 3
     episodes_per_round: int = 100
     steps_per_round: int = 1500
@@ -66,6 +69,7 @@ class BudgetConfig:
             supervised_steps=">= 1",
             evaluation_episodes=">= 1",
             checkpoint_every=">= 1",
+            steps_per_demonstration=">= 0",
             demonstrations=">= 0",
             rounds=">= 0",
             episodes_per_round=">= 0",
@@ -93,6 +97,11 @@ class BudgetConfig:
     def acting_version(self, round_number: int) -> int:
         """Return the policy version that plays a round."""
         return max(0, round_number - 1 - self.staleness)
+
+    @property
+    def first_steps(self) -> int:
+        """Gradient steps before the first round."""
+        return max(self.supervised_steps, self.demonstrations * self.steps_per_demonstration)
 
     @property
     def real_per_round(self) -> int:
@@ -124,7 +133,7 @@ class Stage:
 
 def plan(budget: BudgetConfig) -> list[Stage]:
     """Return the stages of a run, in order. With staleness a version is evaluated while the next one is learned."""
-    step = budget.supervised_steps
+    step = budget.first_steps
     stages = [Stage("demonstrate", 0, -1, 0, 0), Stage("supervise", 0, 0, 0, step)]
     later = [Stage("evaluate", 0, 0, step, step)]
     for number in range(1, budget.rounds + 1):

@@ -196,7 +196,10 @@ def supervised_learner(config: RunConfig, spec: PolicySpec, cache: FrameCache) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(config.seed, "policy weights"))
         model = policy_class(config.policy.kind).build(config.policy, spec, statistics)
-    return make_algorithm("sft", config.supervised, model.to(config.device), cache, config.seed)
+    actor, budget = config.supervised.actor, config.budget
+    stretched = replace(actor, decay_steps=actor.decay_steps * budget.first_steps // budget.supervised_steps)
+    learning = replace(config.supervised, actor=stretched)
+    return make_algorithm("sft", learning, model.to(config.device), cache, config.seed)
 
 
 def practice_learner(config: RunConfig, spec: PolicySpec, cache: FrameCache, supervised: Path) -> Algorithm:
@@ -247,13 +250,14 @@ def _check_start(path: Path, config: RunConfig) -> RunFolder:
     source, found = RunFolder.open(path, RunConfig)
     if not source.policy_exists(0):
         raise UserError(f"{path} has no supervised policy yet; let it finish its first stages")
-    ours, theirs = flatten(config_to_dict(config)), flatten(config_to_dict(found))
+    steps = "gradient steps of supervision"
+    ours, theirs = ({**flatten(config_to_dict(each)), steps: each.budget.first_steps} for each in (config, found))
     sections = ("task", "policy", "supervised", "execution", "latency", "gate")
     shared = [name for name in ours.keys() | theirs.keys() if name.partition(".")[0] in sections]
-    shared += ["budget.demonstrations", "budget.supervised_steps"]
-    demonstrations = {"budget.demonstrations", "task.demonstrations"}
+    shared += ["budget.demonstrations", "budget.supervised_steps", steps]
+    of_demonstrations = {"budget.demonstrations", "task.demonstrations", steps}
     if not (config.budget.demonstrations or config.task.demonstrations):  # asked is for those of the other run
-        shared = [name for name in shared if name not in demonstrations]
+        shared = [name for name in shared if name not in of_demonstrations]
     for name in sorted(shared):
         if ours.get(name) != theirs.get(name):
             raise UserError(

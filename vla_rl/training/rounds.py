@@ -184,7 +184,7 @@ class PracticeRun(LearningRun):
         if self._practiced is None:
             self._check_progress(stage)
             self._practiced = practice_learner(self.config, self.spec, self.cache, self.folder.policy(0))
-            if self._progress and self._progress[0] > self.budget.supervised_steps:
+            if self._progress and self._progress[0] > self.budget.first_steps:
                 self._practiced.load_state_dict(self._progress[1])
         self._learn(self._practiced, stage)
         return True
@@ -242,7 +242,7 @@ class PracticeRun(LearningRun):
     def _check_progress(self, stage: Stage) -> None:
         """Refuse to practice from an older state than the one in which the round before ended."""
         reached = self._progress[0] if self._progress else 0
-        if stage.first_step > self.budget.supervised_steps and reached < stage.first_step:
+        if stage.first_step > self.budget.first_steps and reached < stage.first_step:
             raise CheckpointError(
                 f"{stage.name} goes on from gradient step {stage.first_step}, and the newest readable checkpoint in "
                 f"{self.folder.checkpoints} is of step {reached}. Remove the policies/version_* after it to learn anew"

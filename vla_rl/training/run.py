@@ -111,6 +111,7 @@ class Practice:
                 "budget.episodes_per_round": episodes_per_round,
                 "budget.demonstrations": len(store) if store is not None else 0,
                 "budget.supervised_steps": 1,  # the policy comes from elsewhere
+                "budget.steps_per_demonstration": 0,
                 "budget.rounds": 0,
                 "workers": 0,
             }

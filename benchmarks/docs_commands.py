@@ -61,6 +61,7 @@ SMALLER = {
     r"vla-rl rollout\b.*--inject": [],
     r"vla-rl rollout\b": ["--episodes", "1"],
     r"python -m benchmarks imagination\b": ["--out", "measured"],
+    r"python -m benchmarks known\b.*--changes": ["--gather"],
     r"python -m benchmarks (algorithms|people|known)\b": ["--gather", "--out", "measured"],
 }
 # What a Python block is run with in place of what it says.

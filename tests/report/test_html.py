@@ -414,10 +414,11 @@ def test_what_to_do_next_comes_first_and_follows_from_the_figures(run_dir: Path)
     assert "helped" not in few
     assert "A control shows it" not in few
     config["task"] = {"demonstrations": "shown"}
-    config["budget"] = {"supervised_steps": 1500}
+    config["budget"] = {"supervised_steps": 1500, "steps_per_demonstration": 50}
     (run_dir / "config.yaml").write_text(json.dumps(config))
     assert "Record demonstrations into shown (vla-rl record)." in advice()
     assert "budget.demonstrations" not in advice()
+    assert "budget.supervised_steps=3000 budget.steps_per_demonstration=100" in advice()
 
 
 def test_steps_to_success_are_the_limit_where_a_success_does_not_end_an_episode(run_dir: Path):

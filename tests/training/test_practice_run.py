@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,9 +24,11 @@ from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
+from vla_rl.training.beside import PracticeAlone
 from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import evaluation_jobs
-from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.plan import BudgetConfig, evaluation_seed
+from vla_rl.training.practice import learner_of_run, supervised_learner
 from vla_rl.training.run import open_run
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
@@ -291,6 +294,7 @@ def test_the_labels_of_demonstrations_come_along_with_a_start(uninterrupted: Pat
     [
         ("task.env=vla_rl/Handover-v0", "Handover"),
         ("budget.demonstrations=4", "demonstrations"),
+        ("budget.steps_per_demonstration=3", "gradient steps of supervision=8, asked for is 9"),
         ("policy.horizon=8", "policy.horizon=16, asked for is 8"),
         ("execution.execute_ticks=3", "execution.execute_ticks"),
         ("gate.stop_after_ms=100", "gate.stop_after_ms"),
@@ -303,6 +307,23 @@ def test_a_start_that_does_not_fit_is_refused(
     assert main(["train", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_learning_rate_falls_until_the_last_of_the_supervised_steps(uninterrupted: Path) -> None:
+    learner, config, spec = learner_of_run(uninterrupted)
+    actor = replace(config.supervised.actor, decay_steps=6)
+    supervised = replace(config.supervised, actor=actor)
+    for demonstrations, decay_steps in ((3, 6), (8, 12)):
+        budget = BudgetConfig(demonstrations=demonstrations, supervised_steps=8, steps_per_demonstration=2)
+        longer = replace(config, budget=budget, supervised=supervised)
+        assert supervised_learner(longer, spec, learner.data.cache).config.actor.decay_steps == decay_steps
+
+
+def test_practice_beside_a_run_is_supervised_as_long(uninterrupted: Path) -> None:
+    folder, config = RunFolder.open(uninterrupted, RunConfig)
+    longer = replace(config, budget=replace(config.budget, demonstrations=40, supervised_steps=1500))
+    with patch.object(PracticeAlone, "start"):
+        assert PracticeAlone(folder, longer, "alone")._config.budget.first_steps == 1500
 
 
 def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(

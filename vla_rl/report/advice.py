@@ -58,7 +58,7 @@ def _advice(run: Run) -> Iterator[tuple[str, str]]:
 def _of_too_little(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the advice for a run with hardly a success, from which practice cannot learn."""
     task, budget = ({**(run.config.get(name) or {})} for name in ("task", "budget"))
-    names = ["demonstrations", "supervised_steps"]
+    names = ["demonstrations", "supervised_steps", "steps_per_demonstration"]
     words = "Practice learns from successes: give it more demonstrations or supervised steps first."
     if brought := task.get("demonstrations"):
         words += f" Record demonstrations into {brought} (vla-rl record)."

@@ -26,6 +26,10 @@ from vla_rl.training.practice import check_config, run_practice
 NAME = "practice alone"
 """What its policies are called in the report of the first run."""
 _SHARED = ("task", "policy", "supervised", "execution", "latency", "gate", "seed", "device", "torch_threads")
+_SHARED_BUDGET = (
+    *("demonstrations", "supervised_steps", "steps_per_demonstration"),
+    *("episodes_per_round", "evaluation_episodes"),
+)
 # One round is as long as the rounds with a person take.
 _ONE_ROUND = {"rounds": 1, "staleness": 0, "evaluation_pictures": "planned"}
 _STOP_WITHIN_S = 2.0
@@ -55,8 +59,7 @@ class PracticeAlone(MetricSink):
         own = own_settings(how)
         base = config_to_dict(config)
         budget = {**base["budget"], **own.pop("budget", {}), **_ONE_ROUND}
-        shared = ("demonstrations", "supervised_steps", "steps_per_demonstration")
-        for name in (*shared, "episodes_per_round", "evaluation_episodes"):
+        for name in _SHARED_BUDGET:
             budget[name] = base["budget"][name]
         own |= {name: base[name] for name in _SHARED} | {"budget": budget, "workers": 0}
         self._config = load_config(RunConfig, None, base=own)

@@ -28,8 +28,8 @@ class BudgetConfig:
         demonstrations: Number of successful expert episodes for the supervised policy, or the largest number of
             imported ones; 0: all of these.
         supervised_steps: Least number of gradient steps of behavior cloning before the first round.
-        steps_per_demonstration: Gradient steps for each of ``demonstrations``, where that is more in all. The learning
-            rate falls accordingly later.
+        steps_per_demonstration: Gradient steps for each of ``demonstrations``, where that is more in all. The cosine
+            of the learning rate is stretched as much. If ``demonstrations`` is 0, their number does not count.
         rounds: practice rounds after it.
         episodes_per_round: practice episodes collected in a round.
         steps_per_round: gradient steps in a round.

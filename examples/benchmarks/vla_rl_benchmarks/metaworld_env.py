@@ -23,7 +23,7 @@ _EYES = {"front": (0.42, 0.18, 0.52), "top": (0.0, 0.64, 0.95)}
 _LOOK_AT = {"front": (0.0, 0.68, 0.10), "top": (0.0, 0.66, 0.0)}
 _HAND_NAMES, _HAND_UNITS = ("x", "y", "z", "gripper"), ("m", "m", "m", "")
 _N_HAND, _N_PRESENT = 4, 18
-_POSE = ("x", "y", "z", "qx", "qy", "qz", "qw")
+_POSE = ("x", "y", "z", *(f"quaternion_{n}" for n in range(4)))  # from task to task, w is its first or last number
 _OBJECT_NAMES = (*(f"object_{n}_{name}" for n in (1, 2) for name in _POSE), "goal_x", "goal_y", "goal_z")
 _OBJECT_UNITS = (*(("m",) * 3 + ("",) * 4) * 2, "m", "m", "m")
 # The arm's meshes, which make up nine tenths of a scene's triangles.
@@ -69,8 +69,8 @@ class MetaWorldEnv(CameraEnv):
         arguments: As of `CameraEnv`.
 
     Observation: `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [4]}`: hand position in meters and the
-    gripper's opening, 0 to 1. Where nothing in the scene says where the goal is, a colored ball marks it
-    (`MetaWorldTask.goal_mark`); it touches nothing.
+    gripper's opening, 0 to 1. Without pictures it is `{"agent_pos": float32 [21]}`, named in `state_names`. Where
+    nothing in the scene says where the goal is, a colored ball marks it and touches nothing (`goal_mark`).
 
     Unlike in Meta-World's own pictures, the links of the arm are coarse convex hulls, and the ray caster draws a
     texture as its mean color.

@@ -372,6 +372,22 @@ def test_a_known_task_that_is_not_installed_names_the_command(monkeypatch):
         find_task("ogbench/CubeSingle-v0")
 
 
+@pytest.mark.parametrize("name", SCRIPTED)
+def test_a_script_never_rolls_a_forearm_over(name):
+    with opened(name) as env:
+        env.unwrapped.drawing = False
+        rolls = [env.unwrapped.action_names.index(f"{side}_forearm_roll") for side in ("left", "right")]
+        for seed in range(4):
+            expert = sim.make_expert(env)
+            env.reset(seed=seed)
+            expert.reset(seed)
+            for _ in range(env.unwrapped.expert_steps):
+                action = expert.act()[0]
+                assert np.abs(action[rolls]).max() < np.pi / 2  # beyond, the wrist has flipped
+                if env.step(action)[2]:
+                    break
+
+
 def test_gym_alohas_rest_action_is_the_last_target():
     with opened(f"{PACKAGE}.aloha_tasks:TransferCube") as env:
         env.unwrapped.drawing = False

@@ -21,6 +21,8 @@ _GRIP_M = 0.135  # from the origin of the gripper to the point between its finge
 _ARM_JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate")
 _SIDES = ("left", "right")
 _LEAD = 0.5  # share of what a joint still misses that is added to its target
+_UNROLLED = 0.1  # weight of a forearm without roll beside meters and 0.3 rad of the hand
+_FOREARM_ROLL = 3  # of the six joints
 _DOWN, _FLAT, _LEVEL = np.deg2rad(54), np.deg2rad(40), 0.0  # pitches of a hand; a flat one holds more of the peg
 _ROLLED = np.pi / 2  # roll of a hand that takes over
 _OPEN, _CLOSED = 1.0, 0.0
@@ -50,16 +52,22 @@ class Arm:
         self.position = self._grip_point()[0]
 
     def solve(self) -> Vector:
-        """Joint angles [6] for the asked pose, by damped least squares from the last ones."""
+        """Joint angles [6] for the asked pose, by damped least squares from the last ones.
+
+        With a straight wrist, forearm and hand can roll against each other. A small cost keeps the forearm unrolled.
+        Without it, one motion ended in joints that differ by half a turn, by chance, and no policy can imitate that.
+        """
         rotation = _turn("z", self._heading) @ _turn("y", self.pitch) @ _turn("x", self.roll)
         jacobian = np.empty((6, self._model.nv))
         for _ in range(8):
             position, axes = self._grip_point()
             turn = sum(np.cross(axes[:, axis], rotation[:, axis]) for axis in range(3)) / 2
-            error = np.concatenate([self.position - position, 0.3 * turn])
+            rolled = self.joints[_FOREARM_ROLL]
+            error = np.concatenate([self.position - position, 0.3 * turn, [-_UNROLLED * rolled]])
             mujoco.mj_jac(self._model, self._scratch, jacobian[:3], jacobian[3:], position, self._body)
             mine = jacobian[:, self._dofs] * np.array([[1.0]] * 3 + [[0.3]] * 3)
-            step = mine.T @ np.linalg.solve(mine @ mine.T + 1e-4 * np.eye(6), error)
+            mine = np.vstack([mine, _UNROLLED * np.eye(6)[_FOREARM_ROLL]])
+            step = mine.T @ np.linalg.solve(mine @ mine.T + 1e-4 * np.eye(7), error)
             self.joints = np.clip(self.joints + np.clip(step, -0.1, 0.1), *self._limits)
         return self.joints
 

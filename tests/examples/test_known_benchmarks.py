@@ -33,7 +33,7 @@ META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("Assembly", "BoxClose", 
 STATE_ONLY = [name for name in TASKS if "aloha" not in name]
 SCRIPTED = [name for name in TASKS if "aloha" in name]
 RECOVERING = [name for name in TASKS if name not in SCRIPTED]
-STALL_S = {f"{PACKAGE}.robosuite_tasks:NutAssemblySquare": 4.0}  # its expert hovers over the peg
+STALL_S = {f"{PACKAGE}.robosuite_tasks:NutAssemblySquare": 3.0}  # its expert takes long to reach some handles
 NOISE = 0.003  # of demonstrations
 
 
@@ -93,7 +93,7 @@ def test_an_expert_that_follows_a_script_only_demonstrates(name):
 
 @pytest.mark.parametrize("name", STALL_S)
 def test_a_supervisor_who_is_less_patient_than_the_expert_is_refused(name):
-    with opened(name, pictures=False) as env, pytest.raises(UserError, match=r"stall_s=4"):
+    with opened(name, pictures=False) as env, pytest.raises(UserError, match=r"stall_s=3"):
         ScriptedSupervisor(env)
 
 

@@ -1,4 +1,4 @@
-"""gym-aloha behind our interface, without its three 480 x 640 pictures per step.
+"""gym-aloha behind our interface, with cameras close enough for small pictures.
 
 Actions and `agent_pos` are those of gym-aloha: absolute positions of 2 x 6 joints in radians, and of 2 grippers from
 0 to 1. Its servos can make the simulation diverge, if targets jump by radians at every step. Such an episode ends there
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sim.interface import ABSOLUTE, CameraEnv, StepResult, observation_space
 from sim.rendering import Renderer
-from vla_rl_benchmarks.scene import import_suite
+from vla_rl_benchmarks.scene import aim, import_suite
 
 _STATE_BOUND = 10.0  # a joint beyond it has left what the model describes
 _JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
@@ -22,6 +22,10 @@ _N_JOINTS = len(_NAMES)
 _SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
 _ARM = "vx300s"  # how the names of an arm's meshes begin; they are drawn as coarse convex hulls
 _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
+_VIEWS = {  # by camera of gym-aloha: where it is and where it looks, meters, and its field of view, degrees
+    "angle": ((0.0, 0.05, 0.35), (0.0, 0.5, 0.12), 52.0),
+    "top": ((0.0, 0.499, 0.75), (0.0, 0.5, 0.0), 44.0),
+}
 
 
 class AlohaEnv(CameraEnv):
@@ -58,6 +62,8 @@ class AlohaEnv(CameraEnv):
         self._place_objects(0)
         self._env.reset()
         native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
+        for camera in native_cameras:
+            aim(self.model, camera, *_VIEWS[camera])
         meshes = [self.model.mesh(mesh).name for mesh in range(self.model.nmesh)]
         links = [name for name in meshes if name.startswith(_ARM)]
         self.renderer = Renderer(renderer, self.model, self.data, native_cameras, self.image_size, hulls=links)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sim.interface import ABSOLUTE, CAMERAS, DELTA, CameraEnv, StepResult, observation_space
 from sim.rendering import Renderer
-from vla_rl_benchmarks.scene import StepExpert, import_suite
+from vla_rl_benchmarks.scene import StepExpert, aim, import_suite
 
 STEP_M = 0.01  # how far a motion action of 1 moves the hand
 _NATIVE_CAMERAS = {"front": "corner2", "top": "topview"}
@@ -113,7 +113,7 @@ class MetaWorldEnv(CameraEnv):
         self.native.seeded_rand_vec = True
         for camera, field in zip(CAMERAS, self.task.fields_of_view, strict=True):
             eye, look_at = (np.add(point, self.task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
-            _aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
+            aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
         self.action_space = self.native.action_space
         space = observation_space(self.cameras, self.image_size, len(self.state_names), 2.0)
         parts = dict(space) if self.with_pictures else {"agent_pos": space["agent_pos"]}
@@ -212,14 +212,3 @@ def _with_goal_mark(native_class: Any) -> Any:
             return model, mujoco.MjData(model)
 
     return Marked
-
-
-def _aim(model: mujoco.MjModel, camera: str, eye: NDArray[np.float64], at: NDArray[np.float64], field: float) -> None:
-    """Put a camera somewhere and point it at something; `field` is its vertical field of view in degrees."""
-    forward = np.subtract(at, eye) / np.linalg.norm(np.subtract(at, eye))
-    right = np.cross(forward, (0.0, 0.0, 1.0))
-    right /= np.linalg.norm(right)
-    axes = np.stack([right, np.cross(right, forward), -forward], axis=1)
-    camera_id = model.camera(camera).id
-    model.cam_pos[camera_id], model.cam_fovy[camera_id] = eye, field
-    mujoco.mju_mat2Quat(model.cam_quat[camera_id], axes.reshape(-1))

@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import gymnasium
+import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from sim.experts.base import CorrelatedNoise, expert_rng
 from sim.rendering import Renderer
@@ -153,3 +154,15 @@ def import_suite(module: str, extra: str) -> ModuleType:
             f"this task needs the package {module.partition('.')[0]!r} ({error}). Install it: "
             f"uv pip install -e 'examples/benchmarks[{extra}]'"
         ) from error
+
+
+def aim(model: mujoco.MjModel, camera: str, eye: ArrayLike, at: ArrayLike, field: float) -> None:
+    """Put a camera somewhere and point it at something; `field` is its vertical field of view in degrees."""
+    forward = np.subtract(at, eye) / np.linalg.norm(np.subtract(at, eye))
+    right = np.cross(forward, (0.0, 0.0, 1.0))
+    right /= np.linalg.norm(right)
+    axes = np.stack([right, np.cross(right, forward), -forward], axis=1)
+    camera_id = model.camera(camera).id
+    model.cam_pos[camera_id], model.cam_fovy[camera_id] = eye, field
+    model.cam_mode[camera_id] = mujoco.mjtCamLight.mjCAMLIGHT_FIXED  # it may follow a body
+    mujoco.mju_mat2Quat(model.cam_quat[camera_id], axes.reshape(-1))

@@ -228,7 +228,8 @@ class PickPlaceCanExpert(RobosuiteExpert):
 class NutAssemblySquareExpert(RobosuiteExpert):
     """Takes the nut by its handle, lines it up with the peg and lets it down.
 
-    What it does follows from the present state alone, and it always ends in the same posture: a policy can imitate both.
+    What it does follows from the present state alone, and it always ends in the same posture, so that a policy can
+    imitate it.
     """
 
     stall_s = 3.0  # some handles take long to reach
@@ -276,7 +277,7 @@ class NutAssemblySquareExpert(RobosuiteExpert):
         return way
 
     def _off_square(self) -> float:
-        """The turn of the nut to the sides of the peg after which the fingers are nearest to their first yaw, radians."""
+        """The turn that lines the nut up with the peg and ends nearest to the fingers' first yaw, radians."""
         back = _shortest(_FIRST_YAW - self._finger_yaw(), 2 * np.pi)
         return back + _shortest(-self._nut_yaw() - back, np.pi / 2)
 

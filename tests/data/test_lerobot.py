@@ -64,6 +64,29 @@ def test_episodes_come_back_bit_by_bit(exported: tuple[EpisodeStore, Path], tmp_
     assert import_lerobot(dataset, other) == [], "importing again adds nothing"
 
 
+def test_labels_keep_their_authors_through_a_dataset(tmp_path: Path) -> None:
+    store, back = EpisodeStore(tmp_path / "store"), EpisodeStore(tmp_path / "back")
+    for name in ("asked", "judged", "recorded"):
+        store.add(make_episode(name, success=None if name == "asked" else True))
+    store.label("asked", False, "detector ensemble-8")
+    store.label("asked", None, "audit")
+    store.edit("asked", "ana", success=True, task="push", trim=(1, 5))
+    store.label("judged", False, "detector ensemble-8")
+    dataset = export_lerobot(store, tmp_path / "dataset")
+    assert import_lerobot(dataset, back) == store.ids()
+    assert import_lerobot(dataset, back) == []
+    for name in store.ids():
+        ours, theirs = store.edit_log(name).labels, back.edit_log(name).labels
+        assert [(one.time, one.user, one.new["success"]) for one in theirs] == [
+            (one.time, one.user, one.new["success"]) for one in ours
+        ]
+        assert back.recording(name).values["success"] == store.recording(name).values["success"]
+        assert back.read_header(name).success == store.read_header(name).success
+        assert back.read(name).task == store.read(name).task
+    back.undo("judged")
+    assert (back.read_header("judged").success, back.edit_log("judged").labeler) == (True, "")
+
+
 def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.utils.feature_utils import dataset_to_policy_features

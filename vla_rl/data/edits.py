@@ -338,7 +338,7 @@ def read_edits(file: Path) -> EditLog:
         if not isinstance(content["digest"], str):
             raise ValueError("its digest is no text")
         check_seal(content)
-        return EditLog(content["digest"], tuple(map(_entry, content["log"])))
+        return EditLog(content["digest"], tuple(map(entry_of, content["log"])))
     except StoreError:
         raise
     except OSError as error:
@@ -365,7 +365,8 @@ def describe(changes: Changes) -> str:
     return ", ".join(named[name] for name in changes) or "as recorded"
 
 
-def _entry(raw: Mapping[str, Any]) -> Entry:
+def entry_of(raw: Mapping[str, Any]) -> Entry:
+    """Return an entry from JSON data. Raises KeyError, TypeError, ValueError or UserError for anything else."""
     undoes = raw.get("undoes")
     if not (isinstance(raw["time"], str) and isinstance(raw["user"], str) and isinstance(undoes, int | None)):
         raise ValueError("an entry of its log is of another kind")

@@ -25,8 +25,10 @@ from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.progress import announced, track
 from vla_rl.core.types import Episode, Source
 from vla_rl.data.cache_files import Layout, common_layout
+from vla_rl.data.edits import EditLog
 from vla_rl.data.episode_header import EpisodeHeader, only_where_declared
 from vla_rl.data.lerobot_features import (
+    AUTHORS,
     DONE,
     ENVIRONMENT,
     EPISODE_LABELS,
@@ -125,7 +127,7 @@ def export_lerobot(store: EpisodeStore, out_dir: Path, ids: Sequence[str] | None
             for header in track(headers, "exporting", "episode"):
                 episode = store.read(header.episode_id)
                 episode = episode.matched(layout.dimensions_of(header.state_dim), "the export")
-                for frame in _frames(episode, plan):
+                for frame in _frames(episode, plan, store.edit_log(header.episode_id)):
                     dataset.add_frame(frame)
                 dataset.save_episode(parallel_encoding=False)
                 _write_final(temporary / FINAL_FOLDER, episode, plan)
@@ -285,11 +287,13 @@ def _write_final(folder: Path, episode: Episode, plan: _Plan) -> None:
     save_file(rows, folder / f"{episode.episode_id}.safetensors")
 
 
-def _frames(episode: Episode, plan: _Plan) -> Iterator[dict[str, Any]]:
+def _frames(episode: Episode, plan: _Plan, log: EditLog) -> Iterator[dict[str, Any]]:
     labels = {name: getattr(episode, name) for name in EPISODE_LABELS} | only_where_declared(episode)
     extras = {name: plan.extras[name] for name in episode.extras}
     labels |= {"version": LABELS_VERSION, "parts": plan.parts}
     labels["extras"] = {name: [column.key, column.dtype, column.row] for name, column in extras.items()}
+    if log.labels:
+        labels[AUTHORS] = [[one.time, one.user, one.old["success"], one.new["success"]] for one in log.labels]
     constants = {"task": episode.task, LABELS: json.dumps(labels)}
     rows = {key: values(episode) for key, values in plan.values.items()}
     for step in range(len(episode)):

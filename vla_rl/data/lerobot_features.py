@@ -4,10 +4,11 @@ lerobot has no field for units, for both actions, or for the operator. These tra
 that begin with ``action`` or ``observation`` would become inputs and outputs of lerobot's policies.
 """
 
+import contextlib
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.dimensions import UNDECLARED, Dimensions
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import StoreError, UserError
 
 LABELS = "vla_rl.labels"
 LABELS_VERSION = 1
+AUTHORS = "authors"
+"""Key of the labels of an outcome, the oldest first: time, user, outcome before and after."""
 EPISODE_LABELS = ("episode_id", "success", "terminated", "origin", "policy_version", "seed", "control_hz", "env_id")
 ENVIRONMENT = "lerobot"
 """Environment of an episode from a LeRobotDataset; followed by ``/ROBOT_TYPE`` if the dataset names its robot."""
@@ -84,6 +87,15 @@ class ExtraColumn:
     def unpack(self, values: NDArray[Any], length: int) -> NDArray[Any]:
         """Return the extra [T, *row] of lerobot's column."""
         return values.astype(self.stored_dtype, copy=False).view(self.dtype).reshape(length, *self.row)
+
+
+@contextlib.contextmanager
+def undamaged_labels() -> Iterator[None]:
+    """Turn what wrong content of the column of labels raises into one StoreError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
 
 
 def described(feature: Feature, part: str) -> dict[str, Any]:

@@ -2,17 +2,16 @@
 
 The import reads the files themselves, in whole episodes. It needs neither lerobot's import time nor its requests to a
 hub for missing files. All that can be checked without decoding a picture is checked before the first episode is added.
-What `export_lerobot` wrote comes back bit by bit; only video is lossy.
+What `export_lerobot` wrote comes back bit by bit, and labels with their authors; only video is lossy.
 
 Dependency law: pyarrow, PIL and PyAV are imported where they are used.
 """
 
-import contextlib
 import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from vla_rl.core.pictures import resized
 from vla_rl.core.progress import track
 from vla_rl.core.types import Episode, Origin, Source, Uint8Array
 from vla_rl.data.dataset_edits import DatasetEdits
-from vla_rl.data.edits import describe, edited
+from vla_rl.data.edits import EditLog, describe, edited
 from vla_rl.data.episode_file import header_of, storable_columns
 from vla_rl.data.episode_header import EpisodeHeader, Survey, check_camera_names
 from vla_rl.data.lerobot_features import (
@@ -40,9 +39,10 @@ from vla_rl.data.lerobot_features import (
     ExtraColumn,
     described,
     dimensions_of,
+    undamaged_labels,
 )
 from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
-from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes
+from vla_rl.data.lerobot_outcomes import Outcomes, find_outcomes, labels_of
 from vla_rl.data.lerobot_timestamps import video_errors
 from vla_rl.data.lerobot_unread import unread_parts
 from vla_rl.data.store import EpisodeStore, add_new
@@ -209,7 +209,7 @@ class _Reader:
                 errors = {**video_errors(times, spans, stamps, files.fps, where), **errors}
         return headers, errors
 
-    def read(self, index: int) -> Episode:
+    def read(self, index: int) -> tuple[Episode, EditLog]:
         files, size = self._files, self._mapping.image_size
         with files.reading():
             table = files.table(index)
@@ -224,7 +224,9 @@ class _Reader:
                 "Split it to keep them apart",
                 *(index, files.folder, list(tasks), episode.task),
             )
-        return episode
+        if "success" in self._edits.get(index, {}) or not (log := labels_of(table)).entries:
+            return episode, EditLog("")
+        return replace(episode, success=log.entries[0].old["success"]), log
 
     def _episode(self, index: int, table: Mapping[str, Any], images: Mapping[str, Uint8Array]) -> Episode:
         files, mapping = self._files, self._mapping
@@ -336,7 +338,7 @@ def _exported_parts(files: LeRobotFiles) -> dict[str, Any]:
     """Return the columns that hold the state, the action and the cameras of an export; empty for another dataset."""
     if LABELS not in files.features or not files.episodes:
         return {}
-    with _undamaged_labels():
+    with undamaged_labels():
         parts: dict[str, Any] = parse_json(str(files.table(0)[LABELS][0].as_py()))["parts"]
         return {**parts, "cameras": {str(name): str(key) for name, key in parts["cameras"].items()}}
 
@@ -349,7 +351,7 @@ def _restore(
 ) -> Episode:
     """Return the episode as it was before `export_lerobot`."""
     length = len(episode)
-    with _undamaged_labels():
+    with undamaged_labels():
         labels = parse_json(text)
         if labels["version"] != LABELS_VERSION:
             raise StoreError(f"{LABELS} has version {labels['version']!r}, this program reads {LABELS_VERSION}")
@@ -371,14 +373,6 @@ def _restore(
         )
         has_final = labels.get("has_final", False)
     return with_final(episode) if has_final else episode
-
-
-@contextlib.contextmanager
-def _undamaged_labels() -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
 
 
 def _restored(found: Dimensions, raw: dict[str, Any] | None) -> Dimensions:

@@ -4,7 +4,7 @@ A column gives an outcome if it holds 0 and 1 only, or if a threshold is named. 
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.core.errors import UserError, did_you_mean
-from vla_rl.data.lerobot_features import DONE, REWARD, SUCCESS
+from vla_rl.core.json_files import parse_json
+from vla_rl.data.edits import EditLog, entry_of
+from vla_rl.data.lerobot_features import AUTHORS, DONE, LABELS, REWARD, SUCCESS, undamaged_labels
 from vla_rl.data.lerobot_files import NOT_NUMERIC, LeRobotFiles
 
 _RULE = re.compile(r"(?P<column>[^<>=]+?)\s*(?:>=\s*(?P<least>[-+.\deE]+))?")
@@ -77,6 +79,19 @@ def find_outcomes(files: LeRobotFiles, rule: bool | str | None) -> Outcomes:
     if not values.any():
         return Outcomes(f"no column: {REWARD} is 0 in every row; {remedy}")
     return Outcomes(f"{REWARD} (1 is a success)", REWARD, ended=DONE if DONE in files.features else "")
+
+
+def labels_of(table: Mapping[str, Any]) -> EditLog:
+    """Return the labels of an exported episode's outcome; none if it is as recorded. StoreError for damaged ones."""
+    if LABELS not in table:
+        return EditLog("")
+    with undamaged_labels():
+        labels = parse_json(str(table[LABELS][0].as_py())).get(AUTHORS, ())
+        plain = (
+            {"time": time, "user": user, "old": {"success": old}, "new": {"success": new}}
+            for time, user, old, new in labels
+        )
+        return EditLog("", tuple(map(entry_of, plain)))
 
 
 def _no_outcome(values: NDArray[Any]) -> float | None:

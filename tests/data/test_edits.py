@@ -11,7 +11,7 @@ from tests.fakes.resealed import resealed
 from vla_rl.core.errors import DamagedError, StoreError, UserError
 from vla_rl.data.doctor import Defect, diagnose, repair
 from vla_rl.data.sources import DataMapping, import_source
-from vla_rl.data.store import EpisodeStore, add_new
+from vla_rl.data.store import EpisodeStore
 
 
 @pytest.fixture
@@ -125,16 +125,6 @@ def test_an_episode_that_is_taken_in_keeps_its_log(store: EpisodeStore, tmp_path
     assert (len(other.read("a.2")), other.read("a.2").success) == (6, False)
     assert other.edit_log("a").entries == ()
     assert diagnose(other.path) == []
-
-
-def test_what_was_taken_in_with_edits_baked_in_is_not_taken_in_again(store: EpisodeStore, tmp_path: Path) -> None:
-    store.add(make_episode("b"))
-    store.edit("a", trim=(1, 4))
-    store.label("b", False, "ana")
-    other = EpisodeStore(tmp_path / "other")
-    add_new(other, map(store.read, store.ids()))  # as stores were taken in before
-    assert import_source(store.path, other, DataMapping()) == []
-    assert [len(other.read(name)) for name in other.ids()] == [3, 5]
 
 
 def test_a_source_that_is_taken_in_again_brings_its_new_edits(

@@ -12,11 +12,10 @@ from vla_rl.acting.retiming import retimed
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED
 from vla_rl.data.cache import FrameCache
-from vla_rl.data.episode_file import episode_digest
 from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.lerobot_features import FINAL_FOLDER
 from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot
-from vla_rl.data.store import EpisodeStore, add_new
+from vla_rl.data.store import EpisodeStore
 
 
 @pytest.fixture
@@ -85,15 +84,6 @@ def test_a_retimed_demonstration_ends_where_it_ended() -> None:
 def test_half_an_observation_is_refused(change: dict) -> None:
     with pytest.raises(UserError, match="final"):
         replace(with_final(make_episode("half")), **change).validate()
-
-
-def test_a_source_that_was_imported_without_it_is_not_imported_twice(tmp_path: Path) -> None:
-    store = EpisodeStore(tmp_path / "store")
-    episode = with_final(make_episode("bag-000000"))
-    store.add(replace(episode, final_state=None, final_images={}))
-    assert add_new(store, [episode]) == []
-    assert add_new(store, [with_final(make_episode("bag-000000", seed=9))]) == ["bag-000000.2"]
-    assert episode_digest(store.read("bag-000000.2")) != episode_digest(episode)
 
 
 @pytest.mark.slow

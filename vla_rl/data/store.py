@@ -281,14 +281,11 @@ def add_new(store: EpisodeStore, episodes: Iterable[Episode | tuple[Episode, Edi
     for each in episodes:
         episode, log = each if isinstance(each, tuple) else (each, EditLog(""))
         name, number = episode.episode_id, 1
-        copied = edited(episode, log.changes) if log.changes else None  # as stores were taken in before
-        while episode.episode_id in store and not _is_recorded(store, episode):
-            if copied is not None and _is_recorded(store, replace(copied, episode_id=episode.episode_id)):
-                break
+        while episode.episode_id in store and store.recording(episode.episode_id).digest != episode_digest(episode):
             number += 1
             episode = replace(episode, episode_id=f"{name[:95]}.{number}")
         if episode.episode_id in store:
-            if not (_is_recorded(store, episode) and store.take_edits(episode.episode_id, log)):
+            if not store.take_edits(episode.episode_id, log):
                 apart.append(episode.episode_id)
             continue
         if number > 1:
@@ -298,11 +295,6 @@ def add_new(store: EpisodeStore, episodes: Iterable[Episode | tuple[Episode, Edi
     if apart:
         logger.warning("%s: edits of its own stay at %d episodes, the first is %r", store.path, len(apart), apart[0])
     return added
-
-
-def _is_recorded(store: EpisodeStore, episode: Episode) -> bool:
-    without_final = replace(episode, final_state=None, final_images={})  # as sources were imported before
-    return store.recording(episode.episode_id).digest in map(episode_digest, (episode, without_final))
 
 
 def no_store_at(path: Path) -> StoreError:

@@ -14,7 +14,6 @@ from vla_rl.report import charts, episode_list, episode_sections, sections
 from vla_rl.report.advice import next_steps
 from vla_rl.report.markup import UNKNOWN, glossary, lead, missing, page_of, problems, save_page, section, table
 from vla_rl.report.media import Redraw
-from vla_rl.report.model_ledger import model_ledger
 from vla_rl.report.run_episodes import last_pairs, open_store
 from vla_rl.report.run_files import Run, headline, read_run
 from vla_rl.report.wording import P_VALUE
@@ -34,7 +33,7 @@ def build_report(run_dir: Path, redraw: Redraw | None = None) -> Path:
         episode_list.episodes({run.path.resolve().name: run}),
         episode_sections.task(run, redraw),
         episode_sections.clips(run, redraw),
-        model_ledger(run),
+        sections.world_models(run),
         episode_sections.predicted(run),
         sections.training({"": run}),
         sections.calibration(run),

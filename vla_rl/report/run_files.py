@@ -136,22 +136,14 @@ class Forecasts:
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
         """Read a record of kind ``calibrate``. Raises KeyError, TypeError or ValueError if it is incomplete."""
-        numbers = {name: float(record[name]) for name in ("calibration_error", "brier")}
-        numbers |= {name: float(record[name]) for name in ("mean_predicted", "mean_observed")}
-        predicted, observed = ([float(value) for value in record[name]] for name in ("predicted", "observed"))
+        curve = {name: [float(value) for value in record[name]] for name in ("predicted", "observed")}
         samples = [int(value) for value in record["samples"]]
-        if not len(predicted) == len(observed) == len(samples) > 0 or min(samples) < 1:
+        if not len(curve["predicted"]) == len(curve["observed"]) == len(samples) > 0 or min(samples) < 1:
             raise ValueError("a reliability curve whose columns do not fit")
-        return cls(
-            int(record["round"]),
-            int(record["steps"]),
-            **numbers,
-            auc=_number(record["auc"]),
-            discount=float(record["discount"]),
-            predicted=predicted,
-            observed=observed,
-            samples=samples,
-        )
+        names = ("calibration_error", "brier", "discount", "mean_predicted", "mean_observed")
+        numbers: dict[str, Any] = {name: float(record[name]) for name in names}
+        numbers |= {name: int(record[name]) for name in ("round", "steps")}
+        return cls(**numbers, **curve, auc=_number(record["auc"]), samples=samples)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,11 @@ _OF_OPERATORS = {  # figure -> head of its column, format, meaning
         "chunk is the effect of the person.",
     ),
 }
+_MODEL_SHARES = {  # head of a column -> figure
+    "unexplained, data of the model": "imagined_unexplained",
+    "older episodes, unseen": "imagined_unexplained_older",
+    "newest episodes, unseen": "imagined_unexplained_newest",
+}
 _NO_CURVE = {"kind", "round", "step", "wall_s", "time_s"}
 
 
@@ -147,6 +152,26 @@ def _trained(run: Run) -> list[dict[str, Any]]:
     ]
 
 
+def world_models(run: Run) -> str:
+    """Render what the world model of each round predicts, and whether practice used it; empty without one."""
+    fitted = [record for record in run.records("train") if any(name.startswith("imagined_") for name in record)]
+    if not fitted:
+        return ""
+    rows = []
+    for number, record in sorted({int(record["round"]): record for record in fitted}.items()):
+        row = {"round": str(number)}
+        row |= {head: _figure(record.get(name), ".0%", "not checked") for head, name in _MODEL_SHARES.items()}
+        row["accepted"] = "no: nothing was imagined" if record.get("imagined_stopped") else "yes"
+        row["imagined gain"] = _figure(record.get("imagined_gain"), "+.3f", "not checked")
+        rows.append(row)
+    words = (
+        "Each round fits a world model anew. The shares are what it leaves unexplained of the change within a chunk. "
+        "The out-of-distribution check compares the newest episodes with older ones, which its model has not seen. "
+        "A high imagined gain says nothing: it is as high in a wrong world."
+    )
+    return section("The world model of each round", lead(words) + table(rows))
+
+
 def collection(run: Run) -> str:
     """Render the outcomes of the practice episodes by round."""
     records = [record for record in run.records("collect") if _float(record.get("episodes")) > 0]
@@ -220,9 +245,9 @@ def config(run: Run) -> str:
     )
 
 
-def _figure(value: Any, style: str = ",.0f") -> str:
+def _figure(value: Any, style: str = ",.0f", unknown: str = UNKNOWN) -> str:
     number = _float(value)
-    return UNKNOWN if math.isnan(number) else format(number, style)
+    return unknown if math.isnan(number) else format(number, style)
 
 
 def _per_task(run: Run) -> str:

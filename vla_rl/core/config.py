@@ -148,11 +148,10 @@ def config_to_dict(config: Any) -> dict[str, Any]:
     import draccus
 
     encoded: dict[str, Any] = _plain(draccus.encode(config))
+    parts = dict(_parts(type(config)))
     for field, hint in get_type_hints(type(config)).items():
-        if _has_parts(hint):
+        if field in parts or _has_parts(hint):
             encoded[field] = config_to_dict(getattr(config, field))
-    for field, _ in _parts(type(config)):
-        encoded[field] = config_to_dict(getattr(config, field))
     return encoded
 
 

@@ -132,12 +132,7 @@ class EditLog:
     @property
     def labels(self) -> list[Entry]:
         """Entries that give the outcome and are not undone, the oldest first."""
-        undone = {entry.undoes for entry in self.entries}
-        return [
-            entry
-            for place, entry in enumerate(self.entries)
-            if "success" in entry.new and entry.undoes is None and place not in undone
-        ]
+        return [self.entries[place] for place in self._standing() if "success" in self.entries[place].new]
 
     @property
     def labeler(self) -> str:
@@ -153,12 +148,16 @@ class EditLog:
 
     def undone(self, where: str) -> "EditLog":
         """Return the log with the last change undone that is not undone yet. Raises UserError if there is none."""
-        undone = {entry.undoes for entry in self.entries}
-        left = [place for place, entry in enumerate(self.entries) if entry.undoes is None and place not in undone]
+        left = self._standing()
         if not left:
             raise UserError(f"{where} has no edit to undo")
         last = self.entries[left[-1]]
         return self._with(last.old, last.new, left[-1])
+
+    def _standing(self) -> list[int]:
+        """Return the places of the entries that are no undo and are not undone."""
+        undone = {entry.undoes for entry in self.entries}
+        return [place for place, entry in enumerate(self.entries) if entry.undoes is None and place not in undone]
 
     def _with(self, new: Changes, old: Changes, undoes: int | None = None, user: str = "") -> "EditLog":
         entry = Entry(now(), user or _user(), new, old, undoes)

@@ -43,15 +43,8 @@ def retimed(
         merged[:, list(delta_dims)] = np.add.reduceat(action[:, list(delta_dims)], kept, axis=0)
         return merged
 
-    return replace(
-        episode,
-        images={camera: images[kept] for camera, images in episode.images.items()},
-        state=episode.state[kept],
-        action_policy=command(episode.action_policy),
-        action_sent=command(episode.action_sent),
-        source=episode.source[kept],
-        extras={name: column[kept] for name, column in episode.extras.items()},
-    )
+    actions = {"action_policy": command(episode.action_policy), "action_sent": command(episode.action_sent)}
+    return replace(episode.rows(kept), **actions)
 
 
 def kept_rows(

@@ -210,6 +210,18 @@ class Episode:
         demo = (self.source == Source.DEMO)[:, None]
         return np.where(demo, self.action_policy, self.action_sent)
 
+    def rows(self, kept: slice | NDArray[np.int64]) -> Self:
+        """Return the episode with some of its steps only; the final observation stays."""
+        return replace(
+            self,
+            images={camera: images[kept] for camera, images in self.images.items()},
+            state=self.state[kept],
+            action_policy=self.action_policy[kept],
+            action_sent=self.action_sent[kept],
+            source=self.source[kept],
+            extras={name: column[kept] for name, column in self.extras.items()},
+        )
+
     def validate(self) -> Self:
         """Return the episode if its columns fit together.
 

@@ -75,16 +75,7 @@ def edited(episode: Episode, changes: Changes) -> Episode:
         final = {"final_state": episode.state[kept.stop], "final_images": images}
         if not episode.extras.get(PICTURED, np.ones(len(episode)))[kept.stop]:
             final = {"final_state": None, "final_images": {}}
-    return replace(
-        episode,
-        images={camera: images[kept] for camera, images in episode.images.items()},
-        state=episode.state[kept],
-        action_policy=episode.action_policy[kept],
-        action_sent=episode.action_sent[kept],
-        source=episode.source[kept],
-        extras={name: column[kept] for name, column in episode.extras.items()},
-        **final,
-    )
+    return replace(episode.rows(kept), **final)
 
 
 @dataclass(frozen=True)

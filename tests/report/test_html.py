@@ -359,7 +359,6 @@ def test_a_run_that_has_just_begun_has_a_report(tmp_path: Path):
 def test_one_evaluation_is_a_result_too(run_dir: Path):
     summary = json.loads((run_dir / "summary.json").read_text())
     summary["evaluations"] = summary["evaluations"][:1]
-    del summary["controls"]
     (run_dir / "summary.json").write_text(json.dumps(summary))
     page = Page(build_report(run_dir))
     assert "Success 38 % [29, 48] after supervised training." in page.prose
@@ -399,7 +398,7 @@ def test_what_to_do_next_comes_first_and_follows_from_the_figures(run_dir: Path)
     assert "A control shows it" not in advice(), "there is one"
     summary = json.loads((run_dir / "summary.json").read_text())
     summary["evaluations"][2] |= {"successes": 13, "episodes": 20}
-    del summary["controls"]
+    del summary["evaluations"][3]
     (run_dir / "summary.json").write_text(json.dumps(summary))
     assert "The last round helped" not in advice()
     assert "The interval of success is 39 points wide: evaluate more." in advice()
@@ -471,9 +470,9 @@ def test_several_runs_are_on_one_page(run_dir: Path, tmp_path: Path):
 
 def test_controls_alone_are_drawn(run_dir: Path):
     summary = json.loads((run_dir / "summary.json").read_text())
-    summary["evaluations"] = []
+    del summary["evaluations"][:3]
     (run_dir / "summary.json").write_text(json.dumps(summary))
-    assert Page(build_report(run_dir)).row("more supervised training, round 0")[1] == "47 %"
+    assert Page(build_report(run_dir)).row("more supervised training, round 2")[1] == "47 %"
 
 
 @pytest.mark.parametrize(
@@ -485,23 +484,23 @@ def test_a_damaged_summary_is_left_out_with_a_sentence(run_dir: Path, content: s
 
 
 @pytest.mark.parametrize(
-    ("key", "entry"),
+    "entry",
     [
-        *(("controls", entry) for entry in ({}, {"name": "x"}, {"name": "x", "successes": 5, "episodes": 4}, 7)),
-        *(("evaluations", {"round": 3, "successes": s, "episodes": n}) for s, n in ((9, 4), (0, 0))),
-        ("evaluations", {"round": 3, "successes": 1, "episodes": 4, "tasks": {"x": {"successes": 3, "episodes": 2}}}),
-        ("evaluations", {"round": 3, "successes": 1, "episodes": 4, "tasks": [5]}),
-        ("evaluations", {}),
-        ("evaluations", 7),
+        {"round": 2, "control": "x", "successes": 5, "episodes": 4},
+        *({"round": 3, "successes": s, "episodes": n} for s, n in ((9, 4), (0, 0))),
+        {"round": 3, "successes": 1, "episodes": 4, "tasks": {"x": {"successes": 3, "episodes": 2}}},
+        {"round": 3, "successes": 1, "episodes": 4, "tasks": [5]},
+        {},
+        {"control": "x"},
+        7,
     ],
 )
-def test_an_impossible_entry_is_left_out_with_a_sentence(run_dir: Path, key: str, entry):
+def test_an_impossible_entry_is_left_out_with_a_sentence(run_dir: Path, entry):
     summary = json.loads((run_dir / "summary.json").read_text())
-    summary[key].append(entry)
+    summary["evaluations"].append(entry)
     (run_dir / "summary.json").write_text(json.dumps(summary))
     page = Page(build_report(run_dir))
-    name = {"controls": "A control", "evaluations": "An evaluation"}[key]
-    assert f"{name} in summary.json is not complete and was left out." in page.prose
+    assert "An evaluation in summary.json is not complete and was left out." in page.prose
     assert page.row("round 2")[1] == "91 %"
     assert page.row("more supervised training, round 2")[1] == "47 %"
 
@@ -585,7 +584,7 @@ def test_words_from_the_run_cannot_become_markup(run_dir: Path):
     (run_dir / "config.yaml").write_text(evil)
     summary = json.loads((run_dir / "summary.json").read_text())
     summary |= {"task": evil, "algorithm": evil, "seed": evil, "machine": {evil: evil}}
-    summary["stages"][0]["name"] = summary["evaluations"][0]["label"] = summary["controls"][0]["name"] = evil
+    summary["stages"][0]["name"] = summary["evaluations"][0]["label"] = summary["evaluations"][3]["control"] = evil
     (run_dir / "summary.json").write_text(json.dumps(summary))
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "train", "round": evil, "step": 9000, evil: 1.0}) + "\n")

@@ -155,7 +155,7 @@ class Run:
         config_text: The resolved config as YAML; empty if missing.
         config: The resolved config as data; empty if it is damaged.
         summary: summary.json; empty if missing.
-        evaluations: Evaluations of the run's own policies by round, then of the controls.
+        evaluations: Evaluations of the run's own policies and of the controls, by round.
         stages: (name, wall-clock seconds) of every stage that ran.
         metrics: Records of metrics.jsonl, in the order written.
         problems: A sentence for every part that could not be read.
@@ -289,20 +289,14 @@ def _read_summary(file: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _read_evaluations(summary: dict[str, Any], problems: list[str]) -> list[Evaluation]:
-    """Read the run's own policies by round, then the controls. A control without a round spent the whole budget."""
-    found: dict[str, list[Evaluation]] = {"evaluations": [], "controls": []}
-    for key, name in (("evaluations", "An evaluation"), ("controls", "A control")):
-        entries = summary.get(key, [])
-        for entry in entries if isinstance(entries, list) else [entries]:
-            try:
-                defaults = {}
-                if key == "controls":
-                    last_round = max((each.round for each in found["evaluations"]), default=0)
-                    defaults = {"control": entry["name"], "label": entry["name"], "round": last_round}
-                found[key].append(Evaluation.from_summary({**defaults, **entry}))
-            except (KeyError, TypeError, ValueError, AttributeError, UserError):
-                problems.append(f"{name} in summary.json is not complete and was left out.")
-    return [*sorted(found["evaluations"], key=lambda evaluation: evaluation.round), *found["controls"]]
+    found = []
+    entries = summary.get("evaluations", [])
+    for entry in entries if isinstance(entries, list) else [entries]:
+        try:
+            found.append(Evaluation.from_summary(entry))
+        except (KeyError, TypeError, ValueError, AttributeError, UserError):
+            problems.append("An evaluation in summary.json is not complete and was left out.")
+    return sorted(found, key=lambda evaluation: evaluation.round)
 
 
 def _read_stages(entries: Any, problems: list[str]) -> list[tuple[str, float]]:

@@ -43,8 +43,8 @@ def retimed(
         merged[:, list(delta_dims)] = np.add.reduceat(action[:, list(delta_dims)], kept, axis=0)
         return merged
 
-    actions = {"action_policy": command(episode.action_policy), "action_sent": command(episode.action_sent)}
-    return replace(episode.rows(kept), **actions)
+    policy, sent = command(episode.action_policy), command(episode.action_sent)
+    return replace(episode.rows(kept), action_policy=policy, action_sent=sent)
 
 
 def kept_rows(

@@ -136,7 +136,7 @@ class Forecasts:
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
         """Read a record of kind ``calibrate``. Raises KeyError, TypeError or ValueError if it is incomplete."""
-        curve = {name: [float(value) for value in record[name]] for name in ("predicted", "observed")}
+        curve: dict[str, Any] = {name: [float(value) for value in record[name]] for name in ("predicted", "observed")}
         samples = [int(value) for value in record["samples"]]
         if not len(curve["predicted"]) == len(curve["observed"]) == len(samples) > 0 or min(samples) < 1:
             raise ValueError("a reliability curve whose columns do not fit")

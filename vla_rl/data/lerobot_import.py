@@ -260,7 +260,7 @@ class _Reader:
         )
         if LABELS in table:
             self._used.update(OURS)
-            episode = _restore(episode, str(table[LABELS][0].as_py()), numbers, self._final)
+            episode = self._restore(episode, str(table[LABELS][0].as_py()), numbers)
         else:
             used = {*_BOOKKEEPING, *mapping.state, mapping.action}
             unused = [key for key in table if key not in used and files.features[key]["dtype"] not in NOT_NUMERIC]
@@ -269,6 +269,32 @@ class _Reader:
             episode = self._interpret(episode, {key: numbers(key) for key in unused})
         storable_columns(episode)
         return edited(episode.validate(), self._edits.get(index, {}))
+
+    def _restore(self, episode: Episode, text: str, numbers: Callable[[str], NDArray[Any]]) -> Episode:
+        """Return the episode as it was before `export_lerobot`."""
+        length = len(episode)
+        with undamaged_labels():
+            labels = parse_json(text)
+            if labels["version"] != LABELS_VERSION:
+                raise StoreError(f"{LABELS} has version {labels['version']!r}, this program reads {LABELS_VERSION}")
+            extras = {}
+            for name, (key, dtype, row) in labels["extras"].items():
+                values = numbers(key) if math.prod(row) > 0 else np.empty(0, dtype)
+                extras[name] = ExtraColumn(key, dtype, tuple(row), tuple(row)).unpack(values, length)
+            known = {name: labels[name] for name in EPISODE_LABELS} | {"origin": Origin(labels["origin"])}
+            episode = replace(
+                episode,
+                action_policy=numbers("vla_rl.action_policy").reshape(length, -1),
+                action_sent=numbers("vla_rl.action_sent").reshape(length, -1),
+                source=numbers("vla_rl.source").astype(np.uint8),
+                extras=extras,
+                state_dimensions=_restored(episode.state_dimensions, labels.get("state_dimensions")),
+                action_dimensions=_restored(episode.action_dimensions, labels.get("action_dimensions")),
+                source_columns=labels.get("source_columns", {}),
+                **known,
+            )
+            has_final = labels.get("has_final", False)
+        return self._final(episode) if has_final else episode
 
     def _final(self, episode: Episode) -> Episode:
         """Return an exported episode with the observation after its last command."""
@@ -341,38 +367,6 @@ def _exported_parts(files: LeRobotFiles) -> dict[str, Any]:
     with undamaged_labels():
         parts: dict[str, Any] = parse_json(str(files.table(0)[LABELS][0].as_py()))["parts"]
         return {**parts, "cameras": {str(name): str(key) for name, key in parts["cameras"].items()}}
-
-
-def _restore(
-    episode: Episode,
-    text: str,
-    numbers: Callable[[str], NDArray[Any]],
-    with_final: Callable[[Episode], Episode],
-) -> Episode:
-    """Return the episode as it was before `export_lerobot`."""
-    length = len(episode)
-    with undamaged_labels():
-        labels = parse_json(text)
-        if labels["version"] != LABELS_VERSION:
-            raise StoreError(f"{LABELS} has version {labels['version']!r}, this program reads {LABELS_VERSION}")
-        extras = {}
-        for name, (key, dtype, row) in labels["extras"].items():
-            values = numbers(key) if math.prod(row) > 0 else np.empty(0, dtype)
-            extras[name] = ExtraColumn(key, dtype, tuple(row), tuple(row)).unpack(values, length)
-        known = {name: labels[name] for name in EPISODE_LABELS} | {"origin": Origin(labels["origin"])}
-        episode = replace(
-            episode,
-            action_policy=numbers("vla_rl.action_policy").reshape(length, -1),
-            action_sent=numbers("vla_rl.action_sent").reshape(length, -1),
-            source=numbers("vla_rl.source").astype(np.uint8),
-            extras=extras,
-            state_dimensions=_restored(episode.state_dimensions, labels.get("state_dimensions")),
-            action_dimensions=_restored(episode.action_dimensions, labels.get("action_dimensions")),
-            source_columns=labels.get("source_columns", {}),
-            **known,
-        )
-        has_final = labels.get("has_final", False)
-    return with_final(episode) if has_final else episode
 
 
 def _restored(found: Dimensions, raw: dict[str, Any] | None) -> Dimensions:

@@ -4,8 +4,10 @@ Missing parts are empty. Damaged parts are left out, and `Run.problems` names th
 """
 
 import contextlib
+import functools
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +21,7 @@ from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import fisher_p, mcnemar_p, wilson_interval
 from vla_rl.report.wording import count, duration, percent, percent_interval
 
+_TEXT = functools.partial(Path.read_text, errors="replace")
 PARTS = ("plain policy", "policy + residual")
 """Controls that are a policy of the run taken apart: without residual and critic, and without critic."""
 
@@ -232,7 +235,7 @@ def read_run(run_dir: Path) -> Run:
         )
     problems: list[str] = []
     summary = _read_summary(run_dir / "summary.json", problems)
-    config_text = _read_text(run_dir / "config.yaml", problems)
+    config_text = _read(run_dir / "config.yaml", _TEXT, "", problems)
     try:
         config = yaml.safe_load(config_text)
     except yaml.YAMLError:
@@ -244,7 +247,7 @@ def read_run(run_dir: Path) -> Run:
         summary=summary,
         evaluations=_read_evaluations(summary, problems),
         stages=_read_stages(summary.get("stages", []), problems),
-        metrics=_read_metrics(run_dir / "metrics.jsonl", problems),
+        metrics=_read(run_dir / "metrics.jsonl", read_records, [], problems),
         problems=problems,
     )
 
@@ -267,19 +270,19 @@ def headline(run: Run) -> str:
     return ", ".join(parts) + "."
 
 
-def _read_text(file: Path, problems: list[str]) -> str:
+def _read[Content](file: Path, read: Callable[[Path], Content], missing: Content, problems: list[str]) -> Content:
     try:
-        return file.read_text(errors="replace")
+        return read(file)
     except FileNotFoundError:
-        return ""
+        return missing
     except OSError as error:
         problems.append(f"{file.name} cannot be read: {error.strerror}.")
-        return ""
+        return missing
 
 
 def _read_summary(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        summary = json.loads(_read_text(file, problems) or "{}")
+        summary = json.loads(_read(file, _TEXT, "", problems) or "{}")
     except ValueError:
         summary = None
     if not isinstance(summary, dict):
@@ -304,16 +307,6 @@ def _read_stages(entries: Any, problems: list[str]) -> list[tuple[str, float]]:
         return [(str(entry["name"]), float(entry["wall_s"])) for entry in entries]
     except (KeyError, TypeError, ValueError):
         problems.append("The stages in summary.json are not complete and were left out.")
-        return []
-
-
-def _read_metrics(file: Path, problems: list[str]) -> list[dict[str, Any]]:
-    try:
-        return read_records(file)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        problems.append(f"{file.name} cannot be read: {error.strerror}.")
         return []
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
 from episode_maker import EXTRA_DTYPES, assert_same_episode, make_episode, random_column, with_final
 
@@ -17,6 +18,7 @@ from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.types import Episode, Origin, Source
 from vla_rl.data.lerobot_export import export_lerobot
 from vla_rl.data.lerobot_import import LeRobotMapping, import_lerobot
+from vla_rl.data.lerobot_outcomes import labels_of
 from vla_rl.data.store import EpisodeStore
 
 pytestmark = pytest.mark.slow  # importing lerobot alone takes 7 s
@@ -85,6 +87,15 @@ def test_labels_keep_their_authors_through_a_dataset(tmp_path: Path) -> None:
         assert back.read(name).task == store.read(name).task
     back.undo("judged")
     assert (back.read_header("judged").success, back.edit_log("judged").labeler) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "authors", [5, [["now", "ana", None]], [[1, "ana", None, True]], [["now", "ana", None, "yes"]]]
+)
+def test_damaged_labels_of_an_outcome_are_one_clear_error(authors: Any) -> None:
+    column = pyarrow.array([json.dumps({"authors": authors})])
+    with pytest.raises(StoreError, match=r"column vla_rl\.labels is damaged"):
+        labels_of({"vla_rl.labels": column})
 
 
 def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:

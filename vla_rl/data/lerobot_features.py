@@ -94,7 +94,9 @@ def undamaged_labels() -> Iterator[None]:
     """Turn what wrong content of the column of labels raises into one StoreError."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except StoreError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
         raise StoreError(f"the column {LABELS} is damaged: {error!r}") from error
 
 

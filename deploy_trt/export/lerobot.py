@@ -20,7 +20,7 @@ from deploy_trt.export.lerobot_graphs import (
     VlaStep,
 )
 from deploy_trt.runtime.backend import Backend, Value
-from deploy_trt.runtime.manifest import Affine, GraphInfo, Manifest, SamplerInfo, TensorInfo, TextInfo
+from deploy_trt.runtime.manifest import Affine, GraphInfo, Manifest, SamplerInfo, TextInfo
 from deploy_trt.runtime.program import Program
 from deploy_trt.runtime.units import Normalization
 from deploy_trt.runtime.weights import Array
@@ -77,6 +77,7 @@ def export_lerobot(
         normalizations = _image_normalizations(policy, spec, image_statistics or {})
         specs, sampler, horizon = (_act if kind == "act" else _diffusion)(policy, spec, inputs, normalizations)
         text = TextInfo()
+    graphs = [graph.export() for graph in specs]
     widened = statistics.widened()
     mapping = {str(getattr(name, "value", name)): mode for name, mode in policy.config.normalization_mapping.items()}
     manifest = Manifest(
@@ -85,7 +86,7 @@ def export_lerobot(
         spec=spec,
         horizon=horizon,
         precision="fp32",
-        graphs={graph.name: _before_export(graph) for graph in specs},
+        graphs={graph.name: GraphInfo("", "", graph.inputs, graph.outputs) for graph in graphs},
         reference={},
         weights=None,
         probes=NOT_WRITTEN,
@@ -100,7 +101,7 @@ def export_lerobot(
         source={"meta": dict(meta or {})},
     )
     probes = _module_probes(manifest, specs, statistics.state)
-    return save_deployment(folder, manifest, [graph.export() for graph in specs], probes)
+    return save_deployment(folder, manifest, graphs, probes)
 
 
 def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
@@ -120,14 +121,6 @@ def lerobot_affine(statistics: VectorStatistics, mode: Any) -> Affine:
         raise UserError(f"normalization {name!r} has no exporter.{did_you_mean(name, affines)}")
     offset, scale = affines[name]
     return Affine(tuple(offset.tolist()), tuple(scale.tolist()), () if name == "IDENTITY" else statistics.limit)
-
-
-def _before_export(graph: GraphSpec) -> GraphInfo:
-    inputs = {
-        name: TensorInfo(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-        for name, tensor in graph.inputs.items()
-    }
-    return GraphInfo("", "", inputs, {name: TensorInfo("float32", ()) for name in graph.outputs})
 
 
 def _module_probes(manifest: Manifest, specs: Sequence[GraphSpec], state: VectorStatistics) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from deploy_trt.export.graph import ExportedGraph, GraphSpec
+from deploy_trt.export.graph import ExportedGraph, GraphSpec, example_inputs
 from vla_rl.core.errors import UserError
 from vla_rl.policies.base import Indicator, flat_features
 from vla_rl.policies.flow_vla import FlowVLA
@@ -160,11 +160,7 @@ def _prefix_and_step(model: FlowVLA, time_modulation: Tensor, candidates: int) -
 
 
 def _example_inputs(model: FlowVLA) -> dict[str, Tensor]:
-    spec = model.spec
-    inputs = {
-        f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras
-    }
-    inputs |= {"state": torch.randn(1, spec.state_dim), "text": model.tokenize(["put the peg into the hole"])}
+    inputs = {**example_inputs(model.spec), "text": model.tokenize(["put the peg into the hole"])}
     if model.config.indicator:
         inputs["indicator"] = torch.tensor([int(Indicator.POSITIVE)])
     return inputs

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from deploy_trt.runtime.manifest import WEIGHTS_LOCATION, TensorInfo
 from deploy_trt.runtime.weights import Array, layout, numpy_dtype, pack
 from vla_rl.core.errors import UserError
+from vla_rl.core.policy_spec import PolicySpec
 
 OPSET = 20
 
@@ -96,6 +97,13 @@ def export_module(name: str, module: nn.Module, inputs: Mapping[str, Tensor], ou
     return ExportedGraph(
         name, model, weights, found_inputs, {value.name: _info(value) for value in model.graph.outputs}
     )
+
+
+def example_inputs(spec: PolicySpec) -> dict[str, Tensor]:
+    """Return random pictures and a random state of a robot as inputs of a graph, batch 1."""
+    size = (1, *spec.image_size, 3)
+    images = {f"image.{camera}": torch.randint(0, 256, size, dtype=torch.uint8) for camera in spec.cameras}
+    return {**images, "state": torch.randn(1, spec.state_dim)}
 
 
 def split_weights(graphs: Sequence[ExportedGraph]) -> tuple[dict[str, bytes], bytes]:

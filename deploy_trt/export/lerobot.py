@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from deploy_trt.export.deployment import NOT_WRITTEN, random_observations, save_deployment, tokenizer_text
-from deploy_trt.export.graph import GraphSpec
+from deploy_trt.export.graph import GraphSpec, example_inputs
 from deploy_trt.export.lerobot_graphs import (
     ActGraph,
     DiffusionPrefix,
@@ -64,10 +64,7 @@ def export_lerobot(
     if list(policy.config.image_features) != keys:
         raise UserError(f"the policy sees {list(policy.config.image_features)}, the robot has {keys}, in this order")
     policy.eval()
-    images = {
-        f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras
-    }
-    inputs = {**images, "state": torch.randn(1, spec.state_dim)}
+    inputs = example_inputs(spec)
     if kind in ("smolvla", "pi0"):
         specs, sampler, horizon = _vla(policy, spec, inputs)
         if tokenizer is None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deploy_trt.export.deployment import text_info
-from deploy_trt.export.graph import export_module
+from deploy_trt.export.graph import example_inputs, export_module
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import UserError
 from vla_rl.core.files import digest_of, write_atomic
@@ -52,10 +52,7 @@ def export_detector(policy: BasePolicy, judge: JudgeNetwork, name: str, folder: 
     spec = policy.spec
     size = judge.mean.numel() // len(OFFSETS)
     inputs = {"past": torch.randn(len(OFFSETS) - 1, size), "known": torch.ones(len(OFFSETS) - 1)}
-    inputs |= {
-        f"image.{camera}": torch.randint(0, 256, (1, *spec.image_size, 3), dtype=torch.uint8) for camera in spec.cameras
-    }
-    inputs |= {"state": torch.randn(1, spec.state_dim), "text": policy.tokenize([""])}
+    inputs |= {**example_inputs(spec), "text": policy.tokenize([""])}
     graph = export_module("detector", DetectorGraph(policy, judge), inputs, ["features", "members", "novelty"])
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "detector.onnx"

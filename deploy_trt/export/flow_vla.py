@@ -5,8 +5,7 @@ Normalization, noise, the loop and discrete dimensions are the runtime's. The in
 whatever the precision of the network: in half precision its rounding errors add up to other actions.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
 from typing import Literal
 
 import torch
@@ -103,7 +102,7 @@ class UnrolledGraph(nn.Module):
 def flow_vla_graphs(
     model: FlowVLA, precision: Precision = "fp32", unrolled: bool = False, candidates: int = 0
 ) -> list[ExportedGraph]:
-    """Export a policy with trained weights, on the CPU; its dtype is put back afterwards.
+    """Export a policy with trained weights, on the CPU.
 
     Args:
         precision: Of weights and activations. TensorRT takes it from the graph's types; there is no builder flag.
@@ -131,9 +130,11 @@ def flow_vla_graphs(
     exported = [time.export()]
     with torch.no_grad():
         modulation = time.module(times)[0]
-    with _cast(model, DTYPES[precision]):
-        exported += [spec.export() for spec in _prefix_and_step(model, modulation, candidates)]
-    return exported
+    if precision != "fp32":
+        exact, model = model, copy.deepcopy(model).to(DTYPES[precision])
+        if model.config.expert.rotary:  # rounded angles would be other positions
+            model.expert.frequency = exact.expert.frequency
+    return exported + [spec.export() for spec in _prefix_and_step(model, modulation, candidates)]
 
 
 def _prefix_and_step(model: FlowVLA, time_modulation: Tensor, candidates: int) -> list[GraphSpec]:
@@ -168,22 +169,3 @@ def _example_inputs(model: FlowVLA) -> dict[str, Tensor]:
 
 def _masked(model: FlowVLA) -> bool:
     return bool(model.config.backbone.folder)
-
-
-@contextmanager
-def _cast(model: FlowVLA, dtype: torch.dtype) -> Iterator[None]:
-    """Parameters of another dtype for a while; the old tensors come back untouched."""
-    kept = {name: parameter.data for name, parameter in model.named_parameters()}
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    try:
-        if dtype != torch.float32:
-            model.to(dtype)
-            if model.config.expert.rotary:  # rounded angles would be other positions
-                model.expert.frequency = buffers["expert.frequency"]
-        yield
-    finally:
-        for name, parameter in model.named_parameters():
-            parameter.data = kept[name]
-        for name, buffer in buffers.items():
-            module, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(module), leaf, buffer)

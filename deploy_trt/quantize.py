@@ -4,6 +4,7 @@ Calibration takes real observations. Without any it fails: numbers from dummy da
 is compared with the float32 deployment that it was made from, and refused if it is another policy.
 """
 
+import functools
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,7 @@ FULL_PRECISION = ("time", "selection")  # the one runs once per weights, the oth
 _MODELOPT_TIMEOUT_S = 3600
 
 Feeds = dict[str, list[dict[str, Array]]]
+Quantizer = Callable[[Path, Path, list[dict[str, Array]]], None]  # from a graph into another file, by what it reads
 
 
 class RecordingBackend(OrtBackend):
@@ -92,12 +94,7 @@ def quantize_deployment(
             "NVFP4 has no ONNX quantizer in ModelOpt; it is quantised in torch"
         )
     feeds = {} if mode == "int8-dynamic" else record_feeds(deployment, observations)
-    quantizers = {
-        name: _quantizer(mode, feeds.get(name, []), modelopt_python)
-        for name in deployment.graphs
-        if name not in FULL_PRECISION
-    }
-    graphs = _converted(deployment, quantizers)
+    graphs = _converted(deployment, _quantizer(mode, modelopt_python), feeds)
     if mode in ORT_MODES:
         program = deployment.program(OrtBackend("ort-cpu", graphs, None))
         probes = deployment.probes()
@@ -110,8 +107,8 @@ def quantize_deployment(
     return found
 
 
-def _converted(deployment: Deployment, quantizers: Mapping[str, Callable[[Path, Path], None]]) -> dict[str, bytes]:
-    """Return all graphs with their weights inside, those that have a quantizer quantised."""
+def _converted(deployment: Deployment, quantize: Quantizer, feeds: Feeds) -> dict[str, bytes]:
+    """Return all graphs with their weights inside, quantised but for those in full precision."""
     import onnx
 
     graphs = {}
@@ -120,8 +117,8 @@ def _converted(deployment: Deployment, quantizers: Mapping[str, Callable[[Path, 
             model = onnx.load(source / f"{name}.onnx")  # with the external weights
             inlined, result = Path(target) / f"{name}.onnx", Path(target) / f"{name}.quantised.onnx"
             onnx.save(_optimised(model), inlined)
-            if name in quantizers:
-                quantizers[name](inlined, result)
+            if name not in FULL_PRECISION:
+                quantize(inlined, result, feeds.get(name, []))
                 inlined = result
             graphs[name] = inlined.read_bytes()
     return graphs
@@ -139,17 +136,15 @@ def _optimised(model: Any) -> Any:
     return optimized
 
 
-def _quantizer(mode: str, feeds: list[dict[str, Array]], modelopt_python: Path | None) -> Callable[[Path, Path], None]:
-    if mode == "int8-dynamic":
-        return _dynamic_int8
-    if mode == "int8-static":
-        return lambda source, target: _static_int8(source, target, feeds)
+def _quantizer(mode: str, modelopt_python: Path | None) -> Quantizer:
+    if mode in ORT_MODES:
+        return _dynamic_int8 if mode == "int8-dynamic" else _static_int8
     if modelopt_python is None:
         raise UserError(f"{mode} needs nvidia-modelopt in an environment of its own; name its python interpreter")
-    return lambda source, target: _modelopt(source, target, mode, feeds, modelopt_python)
+    return functools.partial(_modelopt, mode=mode, python=modelopt_python)
 
 
-def _dynamic_int8(source: Path, target: Path) -> None:
+def _dynamic_int8(source: Path, target: Path, _: list[dict[str, Array]]) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     quantize_dynamic(
@@ -178,7 +173,7 @@ def _static_int8(source: Path, target: Path, feeds: list[dict[str, Array]]) -> N
     )
 
 
-def _modelopt(source: Path, target: Path, mode: str, feeds: list[dict[str, Array]], python: Path) -> None:
+def _modelopt(source: Path, target: Path, feeds: list[dict[str, Array]], mode: str, python: Path) -> None:
     """ModelOpt's own command line, in its own environment."""
     calibration = source.with_suffix(".npz")
     np.savez(

@@ -14,6 +14,7 @@ from deploy_trt.export.flow_vla import Precision, flow_vla_graphs
 from deploy_trt.export.graph import ExportedGraph, split_weights
 from deploy_trt.export.selection import selection_spec
 from deploy_trt.runtime.manifest import (
+    Affine,
     FileInfo,
     GraphInfo,
     Manifest,
@@ -106,7 +107,7 @@ def export_flow_vla(
         selection=None if critic is None else critic[0],
         source={"meta": dict(meta), "config": config_to_dict(config)},
     )
-    probes = flow_vla_probes(model, Normalization(manifest.state), observations, selector)
+    probes = flow_vla_probes(model, observations, selector)
     reference = [*flow_vla_graphs(model, candidates=candidates), *selection] if precision != "fp32" else []
     return save_deployment(folder, manifest, [*graphs, *selection], probes, reference)
 
@@ -157,13 +158,11 @@ def _write_graphs(folder: Path, graphs: Sequence[ExportedGraph]) -> tuple[dict[s
 
 
 @torch.no_grad()
-def flow_vla_probes(
-    model: Any, state: Normalization, observations: Sequence[Observation] = (), selector: BestOfN | None = None
-) -> dict[str, Array]:
+def flow_vla_probes(model: Any, observations: Sequence[Observation], selector: BestOfN | None) -> dict[str, Array]:
     """Probe inputs and what the model in torch makes of them, see `save_deployment`. Behind a proxy, noise stands for
     the chunks of the base policy, which need not be there.
     """
-    spec, horizon = model.spec, model.horizon
+    spec, horizon, state = model.spec, model.horizon, Normalization(Affine.of(model.statistics.state))
     rows: list[dict[str, Array]] = []
     for index, observation in enumerate(observations or random_observations(spec, model.statistics.state)):
         images = {name: torch.from_numpy(np.ascontiguousarray(observation.images[name]))[None] for name in spec.cameras}

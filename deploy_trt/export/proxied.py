@@ -15,7 +15,6 @@ from deploy_trt.export.graph import GraphSpec
 from deploy_trt.export.selection import selection_spec
 from deploy_trt.runtime.manifest import BASE_FOLDER, BaseInfo, Manifest, SamplerInfo, normalization_of
 from deploy_trt.runtime.refresh import read_critic
-from deploy_trt.runtime.units import Normalization
 from vla_rl.core.config import config_to_dict
 from vla_rl.core.errors import ConfigError, UserError
 from vla_rl.core.files import digest_of
@@ -85,7 +84,7 @@ def export_proxied(
         base=BaseInfo(base, model.config.draws, model.n_obs_steps) if is_name(base) else _export_base(model, folder),
         source={"meta": dict(meta), "config": config_to_dict(model.config)},
     )
-    probes = flow_vla_probes(model, Normalization(manifest.state), observations, selector)
+    probes = flow_vla_probes(model, observations, selector)
     inputs = {name.removeprefix("input."): torch.from_numpy(probes[name][:1]) for name in probes if "input." in name}
     prefix = GraphSpec("prefix", FeaturesGraph(model), inputs, ["features"]).export()
     return save_deployment(folder, manifest, [prefix, selection_spec(model, selector).export()], probes)

@@ -106,9 +106,12 @@ def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
     probes = {name: rows[:2] for name, rows in deployment.probes().items()}
     weights = unpack(deployment.weights)
     rng = np.random.default_rng(0)
-    exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in weights.items()}
-    before = _outputs(program, probes)
-    reference_before = _outputs(reference_program(deployment, pack(exact)), probes)
+
+    def reference(weights: Mapping[str, Array]) -> list[Array]:
+        exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in weights.items()}
+        return _outputs(reference_program(deployment, pack(exact)), probes)
+
+    before, reference_before = _outputs(program, probes), reference(weights)
     for group in sorted({_group(name) for name in weights}):
         changed = dict(weights)
         for name, tensor in weights.items():
@@ -116,12 +119,9 @@ def mutation_test(deployment: Deployment, program: Program) -> Iterator[Rung]:
                 values = tensor.astype(np.float32)
                 spread = MUTATION * (values.std() + 1e-2)
                 changed[name] = (values + spread * rng.standard_normal(tensor.shape, np.float32)).astype(tensor.dtype)
-        content = pack(changed)
-        backend = backend_with(program.backend, replace(deployment, weights=content))
-        mutated = Program(program.manifest, backend)
-        exact = {name: tensor.astype(np.float32) if _is_float(tensor) else tensor for name, tensor in changed.items()}
-        moved = _moves(before, _outputs(mutated, probes))
-        should = _moves(reference_before, _outputs(reference_program(deployment, pack(exact)), probes))
+        backend = backend_with(program.backend, replace(deployment, weights=pack(changed)))
+        moved = _moves(before, _outputs(Program(program.manifest, backend), probes))
+        should = _moves(reference_before, reference(changed))
         effect, missed = float(np.linalg.norm(should)), float(np.linalg.norm(moved - should))
         passed = missed <= _FOLLOWS * effect + 1e-6
         yield Rung(f"mutation of {group}", passed, f"outputs move by {effect:.2g}, {missed:.2g} of it otherwise")

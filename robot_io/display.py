@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self, TextIO
 
 import numpy as np
@@ -146,9 +145,7 @@ class LiveDisplay(Subscriber):
         self._writer.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._closing = True
         self._frame = self._compose()
         self._ready.release()

@@ -331,7 +331,7 @@ def _check_selection(manifest: Manifest, selection: SelectionInfo) -> None:
         raise ValueError(f"selection: graph {name!r} takes {found} chunks at once, {1 + count} are drawn")
 
 
-def read_verified(folder: Path, info: FileInfo | GraphInfo) -> bytes:
+def read_verified(folder: Path, info: FileInfo) -> bytes:
     """Return the content of a file of the folder.
 
     Raises:

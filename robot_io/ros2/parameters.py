@@ -183,8 +183,7 @@ class Settings:
         return Path(self[name]).expanduser() if self[name] else None
 
     def _camera(self, name: str) -> CameraSettings:
-        topic, kind, latency_ms = (self[parameter.named(name).name] for parameter in CAMERA_PARAMETERS)
-        return CameraSettings(name, topic, kind, latency_ms)
+        return CameraSettings(name, *(self[parameter.named(name).name] for parameter in CAMERA_PARAMETERS))
 
     def _output(self, name: str) -> OutputSettings:
         named = [parameter.named(name).name for parameter in OUTPUT_PARAMETERS]

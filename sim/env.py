@@ -45,6 +45,7 @@ class TabletopEnv(CameraEnv):
     arms: ClassVar[tuple[ArmSpec, ...]]
     home: ClassVar[tuple[tuple[float, float, float], ...]]  # grip point of every arm at the start, meters
     objects: ClassVar[tuple[str, ...]]
+    renderer: Renderer
 
     def _build(self, renderer: str) -> None:
         self.model = mujoco.MjModel.from_xml_string(scene_xml(self.arms, self._bodies_xml()))
@@ -221,7 +222,7 @@ class TabletopEnv(CameraEnv):
     def _observe(self) -> dict[str, Any]:
         agent_pos = self._qpos[self._read]
         agent_pos[3::CHANNELS_PER_ARM] += self._qpos[self._fingers[:, 1]]
-        return {"pixels": self.pictures(), "agent_pos": agent_pos.astype(np.float32)}
+        return self._observation(agent_pos)
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.data, camera)

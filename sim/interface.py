@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -32,19 +32,24 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         image_size: height and width of the pictures, in pixels.
         renderer: "raycast" (no graphics library, same bytes on every machine), "egl", or "auto": the ray caster, or EGL
             for scenes that only EGL can draw.
-        cameras: which of "front" and "top" to draw.
+        cameras: which of `camera_names` to draw; in most scenes "front" and "top".
         render_mode: "rgb_array", the only one: `render` returns a picture.
 
     Attributes:
         drawing: whether `reset` and `step` draw, which they do from the start. While it is False, their observations
             repeat the last pictures that were drawn. A caller that acts in chunks, or is blind, saves most of a step's
             time. Set it to True before the step whose pictures are wanted, or call `draw_now` after it.
+        camera_names: names that ``cameras`` may have.
+        with_pictures: whether the policy sees pictures. A class with a state that says everything sets it to False
+            before it calls this constructor. There are no cameras then, and `draw_now` draws nothing.
 
     Raises:
         UserError: an argument that does not fit, or a renderer that does not load.
     """
 
-    renderer: Renderer
+    renderer: Renderer | None = None
+    camera_names: ClassVar[Sequence[str]] = CAMERAS
+    with_pictures = True
     max_episode_steps: int
     elapsed_steps: int
 
@@ -56,9 +61,11 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         cameras: Sequence[str] = CAMERAS,
         render_mode: str | None = "rgb_array",
     ) -> None:
-        _check_arguments(difficulty, image_size, cameras, render_mode)
+        _check_arguments(difficulty, image_size, cameras, self.camera_names, render_mode)
         self.difficulty, self.image_size, self.cameras = float(difficulty), image_size, tuple(cameras)
         self.render_mode = render_mode
+        if not self.with_pictures:  # without "rgb_array" nothing takes what `render` draws for a camera
+            self.metadata, self.render_mode, self.cameras = {**self.metadata, "render_modes": []}, None, ()
         self.drawing = True
         self._pictures: dict[str, NDArray[np.uint8]] = {}
         self._build(renderer)
@@ -76,7 +83,8 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         return self._draw(self.cameras[0])
 
     def close(self) -> None:
-        self.renderer.close()
+        if self.renderer is not None:
+            self.renderer.close()
 
     def _result(self, success: bool) -> StepResult:
         """What `step` returns: success ends an episode with reward 1, the time limit cuts it."""
@@ -96,18 +104,24 @@ class CameraEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
         self._pictures = {camera: self._draw(camera) for camera in self.cameras}
         return dict(self._pictures)
 
+    def _observation(self, state: NDArray[np.floating[Any]]) -> dict[str, Any]:
+        pixels = {"pixels": self.pictures()} if self.cameras else {}
+        return {**pixels, "agent_pos": state.astype(np.float32)}
 
-def _check_arguments(difficulty: float, image_size: int, cameras: Sequence[str], render_mode: str | None) -> None:
+
+def _check_arguments(
+    difficulty: float, image_size: int, cameras: Sequence[str], known: Sequence[str], render_mode: str | None
+) -> None:
     """Raises UserError if one of the arguments that every environment takes does not fit."""
     if not (isinstance(difficulty, int | float) and 0.0 <= difficulty <= 1.0):
         raise UserError(f"difficulty is {difficulty!r}; it must be a number from 0 (easy) to 1 (hard).")
     if not (isinstance(image_size, int) and image_size >= 16):
         raise UserError(f"image_size is {image_size!r}; it must be a whole number of pixels, 16 or more.")
     for camera in cameras:
-        if camera not in CAMERAS:
-            raise UserError(f"There is no camera {camera!r}.{did_you_mean(camera, CAMERAS)}")
+        if camera not in known:
+            raise UserError(f"There is no camera {camera!r}.{did_you_mean(camera, known)}")
     if not cameras or len(set(cameras)) != len(cameras):
-        raise UserError(f"cameras is {tuple(cameras)}; name each of one or both of {', '.join(CAMERAS)} once.")
+        raise UserError(f"cameras is {tuple(cameras)}; name each of one or both of {', '.join(known)} once.")
     if render_mode not in (None, "rgb_array"):
         raise UserError(f"render_mode is {render_mode!r}; it must be 'rgb_array' or None.")
 
@@ -115,8 +129,9 @@ def _check_arguments(difficulty: float, image_size: int, cameras: Sequence[str],
 def observation_space(
     cameras: Sequence[str], image_size: int, n_state: int, state_bound: float
 ) -> gymnasium.spaces.Dict:
-    """Space of `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`."""
+    """Space of `{"pixels": {camera: uint8 [H, W, 3]}, "agent_pos": float32 [S]}`; without cameras, of the state."""
     box = gymnasium.spaces.Box(0, 255, (image_size, image_size, 3), np.uint8)
     pixels: dict[str, gymnasium.Space[Any]] = dict.fromkeys(cameras, box)
+    seen: dict[str, gymnasium.Space[Any]] = {"pixels": gymnasium.spaces.Dict(pixels)} if pixels else {}
     agent_pos = gymnasium.spaces.Box(-state_bound, state_bound, (n_state,), np.float32)
-    return gymnasium.spaces.Dict({"pixels": gymnasium.spaces.Dict(pixels), "agent_pos": agent_pos})
+    return gymnasium.spaces.Dict({**seen, "agent_pos": agent_pos})

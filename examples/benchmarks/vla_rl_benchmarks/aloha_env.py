@@ -41,6 +41,7 @@ class AlohaEnv(CameraEnv):
     max_episode_steps: int = 300
     native_task: ClassVar[str]
     native_class: ClassVar[str]
+    renderer: Renderer
     task_description: ClassVar[str]
 
     def _build(self, renderer: str) -> None:
@@ -118,7 +119,7 @@ class AlohaEnv(CameraEnv):
             self._tasks.BOX_POSE[0] = np.concatenate(self._utils.sample_insertion_pose(seed))
 
     def _observe(self) -> dict[str, Any]:
-        return {"pixels": self.pictures(), "agent_pos": np.asarray(self._state, np.float32)}
+        return self._observation(np.asarray(self._state))
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.data, _NATIVE_CAMERAS[camera])

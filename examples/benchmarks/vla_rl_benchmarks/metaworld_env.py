@@ -8,7 +8,6 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import gymnasium
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +82,7 @@ class MetaWorldEnv(CameraEnv):
         UserError: An argument that does not fit, or metaworld is not installed.
     """
 
+    renderer: Renderer
     native_name: ClassVar[str]
     task: ClassVar[MetaWorldTask]
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 80}
@@ -93,9 +93,6 @@ class MetaWorldEnv(CameraEnv):
 
     def __init__(self, pictures: bool = True, **arguments: Any) -> None:
         self.with_pictures = pictures
-        if not pictures:  # without "rgb_array" nothing takes what `render` draws for a camera
-            self.metadata = {**self.metadata, "render_modes": []}
-            arguments = {**arguments, "render_mode": None}
         self.state_names = _HAND_NAMES if pictures else (*_HAND_NAMES, *_OBJECT_NAMES)
         self.state_units = _HAND_UNITS if pictures else (*_HAND_UNITS, *_OBJECT_UNITS)
         self.task_description, self.expert_steps = self.task.sentence, self.task.expert_steps
@@ -115,9 +112,7 @@ class MetaWorldEnv(CameraEnv):
             eye, look_at = (np.add(point, self.task.shift) for point in (_EYES[camera], _LOOK_AT[camera]))
             aim(self.native.model, _NATIVE_CAMERAS[camera], eye, look_at, field)
         self.action_space = self.native.action_space
-        space = observation_space(self.cameras, self.image_size, len(self.state_names), 2.0)
-        parts = dict(space) if self.with_pictures else {"agent_pos": space["agent_pos"]}
-        self.observation_space = gymnasium.spaces.Dict(parts)
+        self.observation_space = observation_space(self.cameras, self.image_size, len(self.state_names), 2.0)
         self.native_observation = self._reset_native(0)
         self.native_cameras = [_NATIVE_CAMERAS[camera] for camera in self.cameras]
         self.renderer = Renderer(
@@ -167,13 +162,9 @@ class MetaWorldEnv(CameraEnv):
     def _observe(self) -> dict[str, Any]:
         seen = self.native_observation
         if self.with_pictures:
-            return {"pixels": self.pictures(), "agent_pos": seen[:_N_HAND].astype(np.float32)}
+            return self._observation(seen[:_N_HAND])
         # What Meta-World observes is the present and then the step before. Some tasks hide the goal in it.
-        now = np.concatenate([seen[:_N_PRESENT], self.native._target_pos])
-        return {"agent_pos": now.astype(np.float32)}
-
-    def draw_now(self) -> dict[str, NDArray[np.uint8]]:
-        return super().draw_now() if self.with_pictures else {}
+        return self._observation(np.concatenate([seen[:_N_PRESENT], self.native._target_pos]))
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.native.data, _NATIVE_CAMERAS[camera])

@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.experts.base import nearness
+from sim.interface import CameraEnv, observation_space
 from sim.rendering import Renderer
 from vla_rl.core.errors import ConfigError
-from vla_rl_benchmarks.scene import SceneEnv, StepExpert, import_suite, numpy_seeded
+from vla_rl_benchmarks.scene import StepExpert, import_suite, numpy_seeded
 
 STEP_M = 0.05
 """Distance that a motion action of 1 asks of the hand in a step."""
@@ -29,9 +30,10 @@ _HAND_NAMES = (
 _HAND_UNITS = (*("rad",) * 6, *("rad/s",) * 6, *("",) * 7)  # OGBench scales positions: 10 is a meter
 _CUBE_NAMES = ("x", "y", "z", "quat_w", "quat_x", "quat_y", "quat_z", "yaw_cos", "yaw_sin")
 _N_HAND = len(_HAND_NAMES)
+_NATIVE_CAMERA = "front_pixels"
 
 
-class CubeTaskEnv(SceneEnv):
+class CubeTaskEnv(CameraEnv):
     """OGBench's cubes.
 
     Args:
@@ -42,7 +44,7 @@ class CubeTaskEnv(SceneEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
-    cameras = {"front": "front_pixels"}
+    camera_names = ("front",)
     expert = "vla_rl_benchmarks.ogbench_tasks:CubeOracle"
     action_kind = ("delta",) * 5
     gripper_dims = (4,)
@@ -51,29 +53,30 @@ class CubeTaskEnv(SceneEnv):
     kind: ClassVar[str]
     cubes: ClassVar[int]
     task_description: ClassVar[str]
-    max_episode_steps: ClassVar[int]
     expert_steps: ClassVar[int]
 
     def __init__(self, image_size: int = 64, drawn_with: str = "egl", pictures: bool = True, task: int = 0) -> None:
-        super().__init__(image_size, pictures)
         if task not in range(6):
             raise ConfigError(f"task is {task}; expected the number of a task, 1 to 5, or 0 for all of them")
-        self.task = task
+        self.task, self.with_pictures = task, pictures
+        super().__init__(image_size=image_size, renderer=drawn_with, cameras=self.camera_names)
+
+    def _build(self, renderer: str) -> None:
         suite = import_suite("ogbench.manipspace.envs.cube_env", "ogbench")
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (5,), np.float32)
         self.native = _with_seeded_actions(suite.CubeEnv)(env_type=self.kind, visualize_info=False)
         self.native.reset(seed=0, options={"task_id": 1})
         objects = tuple(f"cube_{cube}_{part}" for cube in range(self.cubes) for part in _CUBE_NAMES)
         goals = tuple(f"goal_{cube}_{axis}" for cube in range(self.cubes) for axis in "xyz")
-        self.state_names = (*_HAND_NAMES, *(() if pictures else objects), *goals)
+        self.state_names = (*_HAND_NAMES, *(() if self.with_pictures else objects), *goals)
         self.state_units = (*_HAND_UNITS, *("",) * (len(self.state_names) - _N_HAND))
-        self.observation_space = self._space(len(self.state_names))
+        self.observation_space = observation_space(self.cameras, self.image_size, len(self.state_names), np.inf)
         self.last_action: NDArray[np.float32] = np.zeros(5, np.float32)
-        if pictures:
+        if self.with_pictures:
             model = self.native.model
             meshes = [model.mesh(mesh).name for mesh in range(model.nmesh)]
             robot = [name for name in meshes if name.startswith("ur5e")]
-            self.renderer = Renderer(drawn_with, model, self.native.data, [*self.cameras.values()], image_size, robot)
+            self.renderer = Renderer(renderer, model, self.native.data, [_NATIVE_CAMERA], self.image_size, robot)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -81,28 +84,28 @@ class CubeTaskEnv(SceneEnv):
         super().reset(seed=seed, options=options)
         task, inner = self.task or int(self.np_random.integers(1, 6)), int(self.np_random.integers(2**31))
         self.native.action_space.seed(inner)
-        seen, self.info = self.native.reset(seed=inner, options={"task_id": task})
+        self.seen, self.info = self.native.reset(seed=inner, options={"task_id": task})
         self.last_action = np.zeros(5, np.float32)
-        return self._observe(seen), {"is_success": False, "task": task}
+        return self._observe(), {"is_success": False, "task": task}
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
         self.last_action = np.clip(action, -1.0, 1.0).astype(np.float32)
-        seen, _, _, _, self.info = self.native.step(self.last_action.astype(np.float64))
+        self.seen, _, _, _, self.info = self.native.step(self.last_action.astype(np.float64))
         success = bool(self.info["success"])
-        return self._observe(seen), float(success), success, False, {"is_success": success}
+        return self._observe(), float(success), success, False, {"is_success": success}
 
     def goals(self) -> NDArray[np.float64]:
         """Where the cubes belong, [cubes, 3] meters."""
         positions: NDArray[np.float64] = self.native.data.mocap_pos[self.native._cube_target_mocap_ids]
         return positions
 
-    def _observe(self, seen: NDArray[np.float64]) -> dict[str, Any]:
-        shown = seen[:_N_HAND] if self.with_pictures else seen
+    def _observe(self) -> dict[str, Any]:
+        shown = self.seen[:_N_HAND] if self.with_pictures else self.seen
         return self._observation(np.concatenate([shown, ((self.goals() - _CENTER) * _SCALE).ravel()]))
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         assert self.renderer is not None, "made without pictures"
-        return self.renderer.render(self.native.data, camera)
+        return self.renderer.render(self.native.data, _NATIVE_CAMERA)
 
 
 class CubeSingle(CubeTaskEnv):

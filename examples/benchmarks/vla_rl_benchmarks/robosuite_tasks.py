@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
+from sim.interface import CameraEnv, observation_space
 from sim.rendering import Renderer
-from vla_rl_benchmarks.scene import SceneEnv, import_suite, numpy_seeded, quiet
+from vla_rl_benchmarks.scene import import_suite, numpy_seeded, quiet
 
 STEP_M = 0.05
 """Distance that a motion action of 1 asks of the hand in a step."""
@@ -27,7 +28,7 @@ _OBJECT_UNITS = (*_HAND_UNITS[:7], *("m",) * 3)
 _ROBOT = ("robot0", "gripper0", "fixed_mount0")  # how the names of the robot's meshes begin; they are drawn as hulls
 
 
-class RobosuiteEnv(SceneEnv):
+class RobosuiteEnv(CameraEnv):
     """One robosuite task with a Panda arm.
 
     Args:
@@ -38,20 +39,22 @@ class RobosuiteEnv(SceneEnv):
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
-    cameras = {"agentview": "agentview", "robot0_eye_in_hand": "robot0_eye_in_hand"}
+    camera_names = ("agentview", "robot0_eye_in_hand")
     expert: ClassVar[str]
     action_kind = ("delta",) * 6 + ("absolute",)
     gripper_dims = (6,)
     action_names = ("step_x", "step_y", "step_z", "turn_x", "turn_y", "turn_z", "gripper")
     action_units = ("",) * 7  # shares of 5 cm, of .5 rad and of the gripper's speed
     task_description: ClassVar[str]
-    max_episode_steps: ClassVar[int]
     expert_steps: ClassVar[int]
     observed_object: ClassVar[tuple[str, str]]  # its position and its orientation, in robosuite's words
     from_hand: ClassVar[str] = "object_in_hand"  # what its place from the hand is called here
 
     def __init__(self, image_size: int = 64, drawn_with: str = "egl", pictures: bool = True) -> None:
-        super().__init__(image_size, pictures)
+        self.with_pictures = pictures
+        super().__init__(image_size=image_size, renderer=drawn_with, cameras=self.camera_names)
+
+    def _build(self, renderer: str) -> None:
         suite = import_suite("robosuite", "robosuite")
         controllers = import_suite("robosuite.controllers", "robosuite")
         with numpy_seeded(0), quiet():
@@ -68,17 +71,17 @@ class RobosuiteEnv(SceneEnv):
             )
             self.seen = self.native.reset()
         self.model, self.data = self.native.sim.model._model, self.native.sim.data._data
-        self._parts = _HAND if pictures else (*_HAND, *self.observed_object)
+        self._parts = _HAND if self.with_pictures else (*_HAND, *self.observed_object)
         from_hand = tuple(f"{self.from_hand}_{axis}" for axis in "xyz")
-        self.state_names = _HAND_NAMES if pictures else (*_HAND_NAMES, *_OBJECT_NAMES, *from_hand)
-        self.state_units = _HAND_UNITS if pictures else (*_HAND_UNITS, *_OBJECT_UNITS)
+        self.state_names = _HAND_NAMES if self.with_pictures else (*_HAND_NAMES, *_OBJECT_NAMES, *from_hand)
+        self.state_units = _HAND_UNITS if self.with_pictures else (*_HAND_UNITS, *_OBJECT_UNITS)
         self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (7,), np.float32)
-        self.observation_space = self._space(len(self.state_names))
+        self.observation_space = observation_space(self.cameras, self.image_size, len(self.state_names), np.inf)
         self.last_action: NDArray[np.float32] = np.zeros(7, np.float32)
-        if pictures:
+        if self.with_pictures:
             meshes = [self.model.mesh(mesh).name for mesh in range(self.model.nmesh)]
             robot = [name for name in meshes if name.startswith(_ROBOT)]
-            self.renderer = Renderer(drawn_with, self.model, self.data, [*self.cameras], image_size, robot)
+            self.renderer = Renderer(renderer, self.model, self.data, self.cameras, self.image_size, robot)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

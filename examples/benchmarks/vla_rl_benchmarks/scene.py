@@ -1,80 +1,20 @@
-"""What the tasks of this package share: pictures drawn only on demand, and random draws that nothing disturbs."""
+"""What the tasks of this package share: experts that act in steps, and random draws that nothing disturbs."""
 
 import importlib
 import logging
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, ClassVar
 
-import gymnasium
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sim.experts.base import CorrelatedNoise, expert_rng
-from sim.rendering import Renderer
 from vla_rl.core.errors import UserError
-
-
-class SceneEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]], ABC):
-    """A MuJoCo scene with a sparse reward: 1 at success, which ends the episode.
-
-    Args:
-        image_size: Height and width of the pictures, pixels.
-        pictures: Whether the policy sees pictures. If not, its state holds the objects too, and nothing is drawn.
-
-    Attributes:
-        drawing: Whether `reset` and `step` draw. While it is False, observations repeat the last pictures. The control
-            loop draws only where the policy looks, with `draw_now`.
-    """
-
-    cameras: ClassVar[Mapping[str, str]]  # name for the policy -> name in the model
-    renderer: Renderer | None = None
-
-    def __init__(self, image_size: int, pictures: bool) -> None:
-        self.image_size, self.with_pictures = image_size, pictures
-        self.drawing = True
-        self._pictures: dict[str, NDArray[np.uint8]] = {}
-        # Without "rgb_array" nothing takes what `render` draws for a camera.
-        self.metadata = {**self.metadata, "render_modes": ["rgb_array"] if pictures else []}
-        self.render_mode = "rgb_array" if pictures else None
-
-    @abstractmethod
-    def _draw(self, camera: str) -> NDArray[np.uint8]:
-        """Picture uint8 [H, W, 3] of the present state, by a camera of the model."""
-
-    def draw_now(self) -> dict[str, NDArray[np.uint8]]:
-        """Pictures of the present state, by camera, uint8 [H, W, 3]; none where the policy sees none."""
-        shown = self.cameras if self.with_pictures else {}
-        self._pictures = {name: self._draw(camera) for name, camera in shown.items()}
-        return dict(self._pictures)
-
-    def render(self) -> NDArray[np.uint8]:
-        """Picture of the first camera, uint8 [H, W, 3]."""
-        return self._draw(next(iter(self.cameras.values())))
-
-    def close(self) -> None:
-        """Free the renderer."""
-        if self.renderer is not None:
-            self.renderer.close()
-
-    def _observation(self, state: NDArray[np.floating[Any]]) -> dict[str, Any]:
-        observed: dict[str, Any] = {"agent_pos": state.astype(np.float32)}
-        if self.with_pictures:
-            observed["pixels"] = self.draw_now() if self.drawing or not self._pictures else dict(self._pictures)
-        return observed
-
-    def _space(self, n_state: int) -> gymnasium.spaces.Dict:
-        picture = gymnasium.spaces.Box(0, 255, (self.image_size, self.image_size, 3), np.uint8)
-        parts: dict[str, gymnasium.Space[Any]] = {
-            "agent_pos": gymnasium.spaces.Box(-np.inf, np.inf, (n_state,), np.float32)
-        }
-        if self.with_pictures:
-            parts["pixels"] = gymnasium.spaces.Dict(dict.fromkeys(self.cameras, picture))
-        return gymnasium.spaces.Dict(parts)
 
 
 class StepExpert(ABC):

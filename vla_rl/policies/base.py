@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from vla_rl.core.errors import UserError
+from vla_rl.core.flow_sampling import hash_words
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec
+from vla_rl.policies.encoders import VOCABULARY, TextConfig
 
 _MOST_CONCATENATED_TOKENS = 16
 _DRAWN_AT_ONCE = 256  # rows on a CPU, whose intermediate results fit in the cache of a core
@@ -148,18 +150,18 @@ class BasePolicy(nn.Module, ABC):
         return chunks.unflatten(0, (-1, count))
 
     @property
-    @abstractmethod
     def max_words(self) -> int:
         """Words of a sentence that `tokenize` reads."""
+        return TextConfig().max_words
 
     @property
-    @abstractmethod
     def vocabulary(self) -> int:
         """How many different numbers `tokenize` gives."""
+        return VOCABULARY
 
-    @abstractmethod
     def tokenize(self, sentences: Sequence[str]) -> Tensor:
         """Task sentences -> int64 [B, L]."""
+        return torch.from_numpy(hash_words(sentences, self.max_words, VOCABULARY))
 
     @property
     def horizon(self) -> int:

@@ -4,24 +4,20 @@ A kind is a subclass of `TrainablePolicy`, found by the name in ``policy.kind``:
 ``vla_rl.policies``, or ``module:Name``. See `vla_rl.core.registry`.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from vla_rl.core.capabilities import of_training
 from vla_rl.core.errors import ConfigError, UserError, one_line
-from vla_rl.core.flow_sampling import hash_words
 from vla_rl.core.normalization import Statistics
 from vla_rl.core.policy_spec import PolicySpec, spec_difference
 from vla_rl.core.protocols import Policy
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.policies.base import BasePolicy, PolicyConfig
 from vla_rl.policies.checkpoint import load_checkpoint, save_checkpoint
-from vla_rl.policies.encoders import VOCABULARY, TextConfig
 
 
 class Summarized(Protocol):
@@ -117,20 +113,6 @@ class TrainablePolicy(BasePolicy):
     def capabilities(self) -> frozenset[str]:
         """Capabilities that it provides, as its folder says them."""
         return self.provides(self.config, self.spec)
-
-    @property
-    def max_words(self) -> int:
-        """Words of a sentence that `tokenize` reads."""
-        return TextConfig().max_words
-
-    @property
-    def vocabulary(self) -> int:
-        """How many these numbers are."""
-        return VOCABULARY
-
-    def tokenize(self, sentences: Sequence[str]) -> Tensor:
-        """Task sentences -> int64 [B, L]."""
-        return torch.from_numpy(hash_words(sentences, self.max_words, VOCABULARY))
 
     def acting(self, device: str = "cpu", version: int = 0) -> Policy:
         """Return the policy as the loop asks it, with these very weights; one thread's own."""

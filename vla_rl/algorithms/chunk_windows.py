@@ -4,7 +4,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vla_rl.algorithms.round_data import Frames, RoundData
-from vla_rl.credit import SegmentKind
 
 
 def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArray[np.float32]]:
@@ -16,8 +15,7 @@ def windows(data: RoundData, ticks: int, discount: float) -> tuple[Frames, NDArr
         frames: int64 [N], at which the chunks begin.
         label: float32 [N], discount^(ticks to the end) where the chunk led to success, else 0.
     """
-    credit, every = data.credit, np.arange(data.cache.total_frames)
-    person = np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
+    credit, every, person = data.credit, np.arange(data.cache.total_frames), data.by_people
     judged = credit.viability_mask | (person & credit.known)
     last, _ = data.cache.later(every, data.cache.total_frames)
     whole = (every + ticks <= credit.outcome_stop) | (credit.outcome_stop == last + 1)

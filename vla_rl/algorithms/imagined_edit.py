@@ -29,7 +29,6 @@ from vla_rl.algorithms.residual_learner import ResidualLearner, ResidualLearning
 from vla_rl.algorithms.round_data import RoundData
 from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
-from vla_rl.credit import SegmentKind
 from vla_rl.critics.outcome import OutcomeValue, OutcomeValueConfig, fit_outcome_value
 from vla_rl.data.cache import CachedEpisode, FrameCache
 from vla_rl.policies.base import BasePolicy, draw_from_flat, example_row
@@ -153,8 +152,7 @@ class ImaginedEdit(ResidualLearner):
             value, brier = fit_outcome_value(
                 rows, self._label, self._fold, self.config.critic.members, self.config.value, generator
             )
-        person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
-        begin = transitions.lasted[self.data.tensor(self._frames)] & ~self.data.tensor(person)
+        begin = (transitions.lasted & ~self.data.tensor(self.data.by_people))[self.data.tensor(self._frames)]
         moments = Observations(self.data.cache, self._frames[begin.cpu().numpy()])
         return FittedWorld(world, value, brier, Starts(moments, rows[begin, -1], self._fold[begin]))
 

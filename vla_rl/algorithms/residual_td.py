@@ -35,7 +35,6 @@ from vla_rl.algorithms.sampling import derived_seed, torch_generator
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.progress import track
 from vla_rl.core.validation import check_ranges
-from vla_rl.credit import SegmentKind
 from vla_rl.policies.base import draw_from_flat, example_row
 from vla_rl.policies.best_of_n import BestOfNConfig, ChunkCritic
 
@@ -127,14 +126,13 @@ class ResidualTD(ResidualLearner):
         features, tick = rows[:, :size], rows[:, size]
         noise = torch.randn(len(rows), model.horizon, model.spec.action_dim, generator=generator).to(rows)
         usual, drawn = (draw_from_flat(model, features, each)[:, :ticks] for each in (torch.zeros_like(noise), noise))
-        person = np.isin(self.data.credit.segment[self._frames], (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
         return Chunks(
             rows,
             self.critic.rows(features, tick, drawn, usual),
             self.residual.rows(features, tick, drawn),
             self.data.tensor(followers(self.data, self._frames, ticks)),
             self._label,
-            torch.from_numpy(np.flatnonzero(person)),
+            torch.from_numpy(np.flatnonzero(self.data.by_people[self._frames])),
         )
 
     def improve(self, chunks: Chunks, generator: torch.Generator) -> dict[str, float]:

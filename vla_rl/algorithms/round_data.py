@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vla_rl.core.dimensions import missing_dimensions
-from vla_rl.credit import ActorKind, CreditConfig, assign_batch, imitated_dims
+from vla_rl.credit import ActorKind, CreditConfig, SegmentKind, assign_batch, imitated_dims
 from vla_rl.data.cache import FrameCache
 from vla_rl.policies.base import BasePolicy, Indicator, Inputs, PolicyBatch, random_shift
 
@@ -58,6 +58,11 @@ class RoundData:
         change[:, steps] = action[:, steps]
         change[[episode.start for episode in self.cache.episodes]] = np.inf
         return np.abs(change / scale).max(axis=1, initial=0.0)
+
+    @property
+    def by_people(self) -> NDArray[np.bool_]:
+        """The frames of demonstrations and interventions, bool [N]."""
+        return np.isin(self.credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION))
 
     @property
     def device(self) -> torch.device:

@@ -15,7 +15,7 @@ import numpy as np
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import Source
-from vla_rl.credit import ActorKind, SegmentKind
+from vla_rl.credit import ActorKind
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.statistics import scale_notes
@@ -131,8 +131,7 @@ def count_segments(cache: FrameCache, learner: Algorithm) -> list[SegmentCounts]
         "failed": credit.viability_mask & (credit.viability_label <= 0.5),
         "efficiency": credit.efficiency_mask,
         **{name: np.isin(np.arange(cache.total_frames), frames) for name, frames in groups.items()},
-        "touches": (cache.source == Source.HUMAN)
-        & ~np.isin(credit.segment, (SegmentKind.INTERVENTION, SegmentKind.DEMONSTRATION)),
+        "touches": (cache.source == Source.HUMAN) & ~data.by_people,
     }
 
     def row(name: str, outcome: str, part: slice) -> SegmentCounts:

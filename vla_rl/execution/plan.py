@@ -106,7 +106,9 @@ class Inference(Protocol):
     refines: bool
     """Whether a policy that can do so refines its chunks as they enter (`vla_rl.core.protocols.RefiningPolicy`)."""
 
-    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk: ...
+    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
+        """Use the policy to answer a request. Runs where the policy lives, possibly in another process."""
+        ...
 
 
 class Planner(Protocol):

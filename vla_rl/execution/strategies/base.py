@@ -8,7 +8,7 @@ from vla_rl.core.errors import ConfigError
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.core.validation import check_ranges
-from vla_rl.execution.plan import PlanRequest, refines
+from vla_rl.execution.plan import Inference, PlanRequest, refines
 from vla_rl.execution.schedule import Schedule, ScheduledChunk
 
 type PlannedAction = tuple[Float32Array, ScheduledChunk]
@@ -91,7 +91,7 @@ class ActionCorrector(Protocol):
         ...
 
 
-class Strategy(Protocol):
+class Strategy(Inference, Protocol):
     """When to plan, how to use the policy, where an arrived chunk goes, and what is done at a tick.
 
     Example:
@@ -101,15 +101,9 @@ class Strategy(Protocol):
     """
 
     freezes_world: bool
-    refines: bool
-    """Whether a policy that can do so refines its chunks as they enter (`vla_rl.core.protocols.RefiningPolicy`)."""
 
     def wants_plan(self, schedule: Schedule, tick: int, ticks_since_request: int, delay_ticks: int) -> bool:
         """Return whether to ask now, while no request is in flight. ``delay_ticks`` is the estimated delay."""
-        ...
-
-    def infer(self, policy: Policy, request: PlanRequest) -> ActionChunk:
-        """Use the policy to answer a request. Runs where the policy lives, possibly in another process."""
         ...
 
     def place(self, chunk: ScheduledChunk, tick: int) -> ScheduledChunk:

@@ -7,7 +7,7 @@ import numpy as np
 
 from vla_rl.core.types import Observation
 from vla_rl.execution.schedule import Schedule
-from vla_rl.execution.strategies.base import ActionCorrector, ChunkStrategy, ExecutionConfig, PlannedAction
+from vla_rl.execution.strategies.base import ChunkStrategy, ExecutionConfig, PlannedAction
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,6 @@ class TemporalEnsembling(ChunkStrategy):
     config_class: ClassVar[type[ExecutionConfig]] = TemporalEnsemblingConfig
     provides: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, config: TemporalEnsemblingConfig, corrector: ActionCorrector | None = None) -> None:
-        super().__init__(config, corrector)
-        self._discrete = list(config.discrete_dims)
-
     @override
     def act(self, schedule: Schedule, tick: int, observation: Observation) -> PlannedAction | None:
         chunks = schedule.covering(tick)
@@ -43,5 +39,6 @@ class TemporalEnsembling(ChunkStrategy):
         actions = np.stack([chunk.actions[tick - chunk.start_tick] for chunk in chunks])  # [chunks, A]
         weights = np.exp(-self.config.ensembling_decay * np.arange(len(chunks), dtype=np.float32))
         mean = (weights @ actions / weights.sum()).astype(np.float32)
-        mean[self._discrete] = newest[self._discrete]
+        discrete = list(self.config.discrete_dims)
+        mean[discrete] = newest[discrete]
         return mean, chunks[-1]

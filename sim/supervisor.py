@@ -135,11 +135,6 @@ class ScriptedSupervisor:
             self._touch_tick = int(when[1])
             self._touch_until = self._touch_tick + max(round(rng.uniform(*_TOUCH_S) * self._hz), 1)
 
-    @property
-    def driving(self) -> bool:
-        """Whether the person has control."""
-        return self._driving
-
     def command(self, tick: int, proposed: NDArray[np.float32]) -> NDArray[np.float32] | None:
         """Return the person's command of this tick of the episode, float32 [A]; None leaves control with the policy.
 

@@ -150,23 +150,19 @@ class FlowVLA(TrainablePolicy):
             text: int64 [B, L], from `tokenize`.
             indicator: int64 [B], values of `Indicator`; None: NONE. Ignored by a model without ``config.indicator``.
         """
-        return self.prefix_of(*self.features(images, state, text, indicator))
-
-    def prefix_of(self, tokens: Tensor, mask: Tensor) -> Prefix:
-        """The prefix of what `features` gave."""
-        return self.expert.read_prefix(tokens, mask)
+        return self.expert.read_prefix(*self.features(images, state, text, indicator))
 
     def acting_prefixes(self, tokens: Tensor, mask: Tensor) -> tuple[Prefix, Prefix | None]:
         """What `sample` takes to act well: the prefix that asks for good actions, and the one without an indicator if
         there is classifier-free guidance. Tokens and mask are those of `features`: of no indicator.
         """
         if not self.config.indicator:
-            return self.prefix_of(tokens, mask), None
+            return self.expert.read_prefix(tokens, mask), None
         positive = self.indicator_token.weight[int(Indicator.POSITIVE)]
         asked = tokens.clone()
         asked[:, -2 if self.config.expert.window else -1] = self.prefix_norm(positive)  # where `tokens_of` has it
-        unconditional = self.prefix_of(tokens, mask) if self.config.guidance_scale != 1.0 else None
-        return self.prefix_of(asked, mask), unconditional
+        unconditional = self.expert.read_prefix(tokens, mask) if self.config.guidance_scale != 1.0 else None
+        return self.expert.read_prefix(asked, mask), unconditional
 
     def velocity(self, noisy: Tensor, time: Tensor, prefix: Prefix, hidden: Tensor | None = None) -> Tensor:
         """Return the step graph's d(actions)/d(tau), [B, H, A], at noisy actions [B, H, A], normalized units. Flow
@@ -187,7 +183,7 @@ class FlowVLA(TrainablePolicy):
         indicator = self._drop_indicator(batch, generator)
         tokens, mask = self.features(batch.images, batch.state, batch.text, indicator)
         draws = config.flow_samples
-        prefix = self.prefix_of(tokens, mask).repeat(draws)
+        prefix = self.expert.read_prefix(tokens, mask).repeat(draws)
         draw = draw_flow(config, len(batch.state), self.spec.action_dim, generator)
         noise, time, committed, hidden = (part.to(batch.state.device) for part in draw)
         # Steps without a loss stay visible as plausible actions. Blanked out, they would show the others how soon the

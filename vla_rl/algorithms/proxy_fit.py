@@ -183,27 +183,28 @@ class ProxyFit:
             logger.warning("the base policy has planned nothing that the proxy could learn from")
             return
         cache, self._targets = self._data.cache, torch.from_numpy(targets)
-        newest = max(episode.policy_version for episode in cache.episodes)
         fold = np.array([fold_of(episode.episode_id, _FOLDS) for episode in cache.episodes])
-        is_new = np.array([episode.policy_version == newest for episode in cache.episodes])
         of_frame = cache.episode_index[self._frames]
         held = fold[of_frame] == min(fold[of_frame])  # fold 0, if there are enough episodes
         self._held, every = np.flatnonzero(held), np.flatnonzero(~held)
         if not len(every):
             every = self._held
-        new = np.intersect1d(every, np.flatnonzero(is_new[of_frame]))
+        new = np.intersect1d(every, np.flatnonzero(self._is_new()[self._frames]))
         self._sampler = MixtureSampler({"new": new, "every": every}, {"new": 1.0, "every": 1.0}, self._seed)
 
     def _wanted(self, known: NDArray[np.bool_]) -> Frames:
         """Return the frames to ask for: all that are not known, or evenly spaced ones of the newest episodes."""
-        limit, cache = self._model.config.asks_per_round, self._data.cache
+        limit = self._model.config.asks_per_round
         if limit is None:
             return np.flatnonzero(~known)
-        newest = max(episode.policy_version for episode in cache.episodes)
-        is_new = np.array([episode.policy_version == newest for episode in cache.episodes])
-        new = np.flatnonzero(is_new[cache.episode_index])
+        new = np.flatnonzero(self._is_new())
         chosen = new[:: max(1, -(-len(new) // max(limit, 1)))][:limit]
         return chosen[~known[chosen]]
+
+    def _is_new(self) -> NDArray[np.bool_]:
+        """Return which frames are of the newest policy's episodes, bool [N]."""
+        version = np.array([episode.policy_version for episode in self._data.cache.episodes])
+        return (version == version.max())[self._data.cache.episode_index]
 
     def _plan(self, frames: Frames) -> None:
         if len(frames):

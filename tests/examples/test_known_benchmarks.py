@@ -30,7 +30,6 @@ TASKS = {
     f"{PACKAGE}.aloha_tasks:Insertion": ("gym_aloha", 400),
 }  # name -> the package of its suite, its time limit
 META_WORLD = [f"vla_rl/MetaWorld{name}-v0" for name in ("Assembly", "BoxClose", "CoffeePush", "StickPull")]
-STATE_ONLY = [name for name in TASKS if "aloha" not in name]
 SCRIPTED = [name for name in TASKS if "aloha" in name]
 RECOVERING = [name for name in TASKS if name not in SCRIPTED]
 STALL_S = {f"{PACKAGE}.robosuite_tasks:NutAssemblySquare": 3.0}  # its expert takes long to reach some handles
@@ -261,7 +260,7 @@ def test_a_start_without_success_ends_at_the_limit():
     assert ends == [(False, False)] * 199 + [(False, True)]
 
 
-@pytest.mark.parametrize("name", STATE_ONLY)
+@pytest.mark.parametrize("name", TASKS)
 def test_without_pictures_the_state_holds_the_objects(name):
     with opened(name, pictures=False) as env, opened(name) as seeing:
         robot = EnvRobot(env, image_size=32)
@@ -269,7 +268,7 @@ def test_without_pictures_the_state_holds_the_objects(name):
         assert robot.read().images == {}
         assert robot.reader.state_dim > EnvRobot(seeing, image_size=32).reader.state_dim
         names = env.unwrapped.state_names
-        objects = [index for index, name in enumerate(names) if name.startswith(("object", "to_object", "cube"))]
+        objects = [index for index, name in enumerate(names) if name.startswith(("object", "to_object", "cube", "box", "socket", "peg"))]
         places = [index for index in objects if names[index].endswith(("_x", "_y")) and "quat" not in names[index]]
         starts = [env.reset(seed=seed)[0]["agent_pos"] for seed in range(5)]
         assert (np.ptp(starts, axis=0)[places] > 0.001).all()

@@ -18,7 +18,9 @@ from vla_rl_benchmarks.scene import aim, import_suite
 _STATE_BOUND = 10.0  # a joint beyond it has left what the model describes
 _JOINTS = ("waist", "shoulder", "elbow", "forearm_roll", "wrist_angle", "wrist_rotate", "gripper")
 _NAMES = tuple(f"{side}_{joint}" for side in ("left", "right") for joint in _JOINTS)
+_UNITS = (*("rad",) * 6, "") * 2
 _N_JOINTS = len(_NAMES)
+_POSE = ("x", "y", "z", "quat_w", "quat_x", "quat_y", "quat_z")
 _SOLVED = 4  # gym-aloha counts the stages of a task; this is the last
 _ARM = "vx300s"  # how the names of an arm's meshes begin; they are drawn as coarse convex hulls
 _NATIVE_CAMERAS = {"front": "angle", "top": "top"}
@@ -29,20 +31,31 @@ _VIEWS = {  # by camera of gym-aloha: where it is and where it looks, meters, an
 
 
 class AlohaEnv(CameraEnv):
-    """One gym-aloha task. Arguments as of `CameraEnv`; gym-aloha must be installed."""
+    """One gym-aloha task, which must be installed.
+
+    Args:
+        pictures: Whether the policy sees pictures. If not, its state holds the poses of the objects too.
+        **arguments: Of `CameraEnv`.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 50}
     gripper_dims: ClassVar[tuple[int, ...]] = (6, 13)
     action_kind: ClassVar[tuple[str, ...]] = (ABSOLUTE,) * _N_JOINTS
-    state_names: ClassVar[tuple[str, ...]] = _NAMES
-    state_units: ClassVar[tuple[str, ...]] = (*("rad",) * 6, "") * 2
-    action_names: ClassVar[tuple[str, ...]] = state_names
-    action_units: ClassVar[tuple[str, ...]] = state_units
+    action_names: ClassVar[tuple[str, ...]] = _NAMES
+    action_units: ClassVar[tuple[str, ...]] = _UNITS
     max_episode_steps: int = 300
     native_task: ClassVar[str]
     native_class: ClassVar[str]
+    objects: ClassVar[tuple[str, ...]]  # bodies of the model
     renderer: Renderer
     task_description: ClassVar[str]
+
+    def __init__(self, pictures: bool = True, **arguments: Any) -> None:
+        self.with_pictures = pictures
+        objects = () if pictures else self.objects
+        self.state_names = (*_NAMES, *(f"{body}_{part}" for body in objects for part in _POSE))
+        self.state_units = (*_UNITS, *(*("m",) * 3, *("",) * 4) * len(objects))
+        super().__init__(**arguments)
 
     def _build(self, renderer: str) -> None:
         constants = import_suite("gym_aloha.constants", "aloha")
@@ -72,7 +85,7 @@ class AlohaEnv(CameraEnv):
         low[list(self.gripper_dims)], high[list(self.gripper_dims)] = 0.0, 1.0
         self._low, self._high = low, high
         self.action_space = gymnasium.spaces.Box(low, high)
-        self.observation_space = observation_space(self.cameras, self.image_size, _N_JOINTS, _STATE_BOUND)
+        self.observation_space = observation_space(self.cameras, self.image_size, len(self.state_names), _STATE_BOUND)
         self.elapsed_steps = 0
 
     def reset(
@@ -119,7 +132,9 @@ class AlohaEnv(CameraEnv):
             self._tasks.BOX_POSE[0] = np.concatenate(self._utils.sample_insertion_pose(seed))
 
     def _observe(self) -> dict[str, Any]:
-        return self._observation(np.asarray(self._state))
+        objects = () if self.with_pictures else self.objects
+        poses = [part for body in objects for part in (self.data.body(body).xpos, self.data.body(body).xquat)]
+        return self._observation(np.concatenate([self._state, *poses]))
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.data, _NATIVE_CAMERAS[camera])
@@ -129,6 +144,7 @@ class AlohaTransferCubeEnv(AlohaEnv):
     """The right arm picks up a cube and passes it to the left one."""
 
     native_task, native_class = "transfer_cube", "TransferCubeTask"
+    objects = ("box",)
     task_description = "pass the cube from the right hand to the left"
 
 
@@ -136,4 +152,5 @@ class AlohaInsertionEnv(AlohaEnv):
     """Each arm picks up its part and one is inserted into the other."""
 
     native_task, native_class = "insertion", "InsertionTask"
+    objects = ("socket", "peg")
     task_description = "insert the peg into the socket"

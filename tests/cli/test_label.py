@@ -24,6 +24,7 @@ from vla_rl.acting.question_page import QuestionQueue, question_page
 from vla_rl.cli.main import main
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies import folders
 from vla_rl.policies.base import BasePolicy
 from vla_rl.policies.flow_vla import FlowVLA
 
@@ -245,6 +246,15 @@ def test_pictures_of_another_size_are_mapped(
     assert EpisodeStore(store).recording("data-000000") == EpisodeStore(tmp_path / "other").recording("data-000000")
     assert main(["label", str(store), "mapping.lerobot.image_size=[16,16]"]) == 2
     assert "--out STORE" in capsys.readouterr().err
+
+
+def test_the_policy_is_loaded_once(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load_model = [], folders.load_model
+    monkeypatch.setattr(folders, "load_model", lambda *names: loaded.append(names) or load_model(*names))
+    always(monkeypatch)
+    command = ["label", str(write(tmp_path / "data", arms())), "--policy", str(policy), "--answers", "4"]
+    assert main([*command, "--out", str(tmp_path / "store")]) == 0
+    assert loaded == [(policy,)]
 
 
 def test_what_does_not_fit_the_policy_is_refused_before_the_first_question(

@@ -26,6 +26,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,6 +44,9 @@ from vla_rl.data.episode_header import EpisodeHeader
 from vla_rl.data.lerobot_import import LeRobotMapping
 from vla_rl.data.sources import DataMapping, find_store, import_source, survey
 from vla_rl.data.store import EpisodeStore
+
+if TYPE_CHECKING:
+    from vla_rl.outcomes.ensemble import PolicyFeatures
 
 Ask = Callable[[Sequence[str] | None], int]
 """Asks about episodes, and returns how many were answered."""
@@ -73,8 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    spec = _spec_of(arguments.policy) if arguments.policy else None
-    store = _store(arguments, spec)
+    features = None
+    if arguments.policy:
+        from vla_rl.outcomes.ensemble import PolicyFeatures
+
+        features = PolicyFeatures(find_policy(arguments.policy).path)
+    store = _store(arguments, features.model.spec if features else None)
     if arguments.answer:
         if not arguments.ids:
             raise StoreError("--as labels without asking, so it needs --ids: name the episodes")
@@ -96,8 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         films = arguments.films or Path(tempfile.mkdtemp(prefix="vla-rl-label-"))
         films.mkdir(parents=True, exist_ok=True)
         ask = functools.partial(_ask_all, store, films)
-    if spec is not None:
-        return _with_detector(store, spec, arguments, ask)
+    if features is not None:
+        return _with_detector(store, features, arguments, ask)
     from vla_rl.outcomes.labeling import open_questions
 
     ids = arguments.ids or open_questions(store)
@@ -107,13 +115,6 @@ def run(arguments: argparse.Namespace) -> int:
     answered = ask(ids if arguments.ids or arguments.browser is None else None)
     print(f"{answered} answers in {store.edits.path}")
     return 0
-
-
-def _spec_of(policy: Path) -> PolicySpec:
-    """Return the interface of a policy. Raises UserError if there is none, or it gives no features."""
-    from vla_rl.outcomes.ensemble import PolicyFeatures
-
-    return PolicyFeatures(find_policy(policy).path).model.spec
 
 
 def _store(arguments: argparse.Namespace, spec: PolicySpec | None) -> EpisodeStore:
@@ -152,14 +153,14 @@ def _check_fit(headers: Iterable[EpisodeHeader], spec: PolicySpec, remedy: str) 
             raise UserError(f"episode {header.episode_id!r} does not fit the policy: {error}. {remedy}") from error
 
 
-def _with_detector(store: EpisodeStore, spec: PolicySpec, arguments: argparse.Namespace, ask: Ask) -> int:
+def _with_detector(store: EpisodeStore, features: "PolicyFeatures", arguments: argparse.Namespace, ask: Ask) -> int:
     """Ask for the first answers, let the detector judge, ask where it is unsure, and let it judge again."""
     from vla_rl.outcomes.files import check_folder
     from vla_rl.outcomes.labeling import DETECTOR, LabelConfig, Labeling
 
     if arguments.save:
         check_folder(arguments.save, "detector.onnx")
-    labeling = Labeling(store, find_policy(arguments.policy).path, LabelConfig(arguments.answers, arguments.audit))
+    labeling = Labeling(store, features, LabelConfig(arguments.answers, arguments.audit))
     headers = {name: store.read_header(name) for name in arguments.ids or store.ids()}
     names = arguments.ids or [name for name, header in headers.items() if header.origin is not Origin.DEMO]
     if not names:
@@ -169,7 +170,7 @@ def _with_detector(store: EpisodeStore, spec: PolicySpec, arguments: argparse.Na
         )
     _check_fit(
         (headers[name] for name in names),
-        spec,
+        features.model.spec,
         "Name others with --ids, or leave it out (vla-rl edit --leave-out). A dataset can be taken into another --out "
         "with another mapping",
     )

@@ -93,7 +93,7 @@ class Labeling:
 
     Args:
         store: Store of the episodes.
-        policy: Folder of the fixed policy whose features the detector reads.
+        policy: Fixed policy whose features the detector reads, or its folder, loaded on first use.
         config: How many questions are asked.
         answer: Answers a question at once, for a simulated person. None: questions wait.
     """
@@ -101,7 +101,7 @@ class Labeling:
     def __init__(
         self,
         store: EpisodeStore,
-        policy: Path,
+        policy: Path | PolicyFeatures,
         config: LabelConfig | None = None,
         answer: Callable[[str], bool | None] | None = None,
     ) -> None:
@@ -244,7 +244,7 @@ class Labeling:
 
     @functools.cached_property
     def _features(self) -> PolicyFeatures:
-        return PolicyFeatures(self._policy)
+        return PolicyFeatures(self._policy) if isinstance(self._policy, Path) else self._policy
 
     def _track(self, name: str) -> Track:
         if name not in self._tracks:

@@ -22,6 +22,7 @@ from PIL import Image
 from benchmarks.data_traps.lerobot_files import Dataset, arm, write
 from vla_rl.acting.question_page import QuestionQueue, question_page
 from vla_rl.cli.main import main
+from vla_rl.core.dimensions import Dimensions
 from vla_rl.core.types import Episode, Origin
 from vla_rl.data.store import EpisodeStore
 from vla_rl.policies import folders
@@ -255,6 +256,35 @@ def test_the_policy_is_loaded_once(policy: Path, tmp_path: Path, monkeypatch: py
     command = ["label", str(write(tmp_path / "data", arms())), "--policy", str(policy), "--answers", "4"]
     assert main([*command, "--out", str(tmp_path / "store")]) == 0
     assert loaded == [(policy,)]
+
+
+def test_cameras_of_a_dataset_get_the_names_of_the_policy(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = always(monkeypatch)
+    cameras = {f"observation.images.{name}": (16, 16) for name in ("laptop", "phone")}
+    data = write(tmp_path / "data", arm(lengths=(6,) * 10, cameras=cameras))
+    command = ["label", str(data), "--policy", str(policy), "--answers", "4", "--out", str(tmp_path / "store")]
+    assert main(command) == 2
+    assert "mapping.lerobot.cameras={front: COLUMN, top: COLUMN}" in capsys.readouterr().err
+    assert asked == []
+    columns = "{front: observation.images.laptop, top: observation.images.phone}"
+    assert main([*command, f"mapping.lerobot.cameras={columns}"]) == 0
+    assert len(asked) >= 4
+
+
+def test_names_of_the_state_that_do_not_fit_are_refused_before_the_first_question(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = always(monkeypatch)
+    model = make_model()
+    model.spec = replace(model.spec, dimensions=((Dimensions(("x", "y", "z")), Dimensions(("x", "y"))),))
+    model.save(tmp_path / "named", {"policy_version": 0})
+    data = write(tmp_path / "data", arms())
+    command = ["label", str(data), "--policy", str(tmp_path / "named"), "--answers", "4"]
+    assert main([*command, "--out", str(tmp_path / "store")]) == 2
+    assert "the state has no dimension 'x'" in capsys.readouterr().err
+    assert asked == []
 
 
 def test_what_does_not_fit_the_policy_is_refused_before_the_first_question(

@@ -35,6 +35,7 @@ from vla_rl.cli.edit import OUTCOMES
 from vla_rl.cli.parser import add_settings
 from vla_rl.core.config import load_config, parse_overrides
 from vla_rl.core.config_files import read_yaml
+from vla_rl.core.dimensions import match
 from vla_rl.core.errors import StoreError, UserError
 from vla_rl.core.files import write_atomic
 from vla_rl.core.policy_spec import PolicySpec
@@ -135,7 +136,9 @@ def _store(arguments: argparse.Namespace, spec: PolicySpec | None) -> EpisodeSto
     if spec is not None:
         named = [each for each in source.headers if each.episode_id in (arguments.ids or [each.episode_id])]
         height, width = spec.image_size
-        _check_fit(named, spec, f"Set mapping.lerobot.image_size=[{height},{width}], or map other columns")
+        cameras = ", ".join(f"{camera}: COLUMN" for camera in spec.cameras)
+        mapped = f"mapping.lerobot.image_size=[{height},{width}] or mapping.lerobot.cameras={{{cameras}}}"
+        _check_fit(named, spec, f"Set {mapped}, or map other columns")
     store = EpisodeStore(arguments.out)
     import_source(arguments.store, store, mapping)
     if source.outcomes:
@@ -146,9 +149,12 @@ def _store(arguments: argparse.Namespace, spec: PolicySpec | None) -> EpisodeSto
 def _check_fit(headers: Iterable[EpisodeHeader], spec: PolicySpec, remedy: str) -> None:
     """Raise UserError for the first episode whose cameras, pictures or state the policy does not take."""
     for header in headers:
+        state_dim = header.state_dim
         images = {camera: np.empty((*size, 3), np.uint8) for camera, size in header.cameras.items()}
         try:
-            spec.check(Observation(images, np.empty(header.state_dim, np.float32), header.task, 0))
+            spec.check(Observation(images, np.empty(state_dim, np.float32), header.task, 0))
+            expected = spec.dimensions_of(state_dim)[0]
+            match(expected, header.state_dimensions, state_dim, "the policy", "the episode", "state")
         except UserError as error:
             raise UserError(f"episode {header.episode_id!r} does not fit the policy: {error}. {remedy}") from error
 

@@ -332,20 +332,16 @@ def _evaluation(
     The policy acts with the changed config; other arguments as of `evaluate`.
     """
     from vla_rl.training.evaluation import evaluation_jobs, run_missing, shares_not_finite, with_pictures
+    from vla_rl.training.jobs import held_out_jobs
     from vla_rl.training.practice import make_pool
     from vla_rl.training.simulator import SimulatorWorker
-    from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
+    from vla_rl.training.workers import RolloutPool, Rollouts
 
     with opened(policy) as policy, on_disk(policy) as folder:
         config = _acting_config(policy, as_env(env).task, changes)
         if folder is None:
             call = f"evaluation-{secrets.token_hex(4)}"  # objects do not share episodes: they may differ
-            tasks = config.task.envs
-            places = [divmod(index, len(tasks)) for index in range(episodes)]
-            jobs = [
-                RolloutJob(f"{call}-{index:06d}", out, tasks[task], (plan.evaluation_seed(start),), out)
-                for index, (start, task) in enumerate(places)
-            ]
+            jobs = held_out_jobs(call, config.task.envs, out, out, episodes)
             build = functools.partial(SimulatorWorker, config, policy=cast(Policy, policy))
             workers: Rollouts = RolloutPool(build, workers=0)
         else:

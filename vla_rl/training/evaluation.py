@@ -29,8 +29,7 @@ from vla_rl.policies.folders import load_policy
 from vla_rl.report.run_files import PARTS
 from vla_rl.report.statistics import wilson_interval
 from vla_rl.training.config import RunConfig
-from vla_rl.training.jobs import is_stored
-from vla_rl.training.plan import evaluation_seed
+from vla_rl.training.jobs import held_out_jobs, is_stored
 from vla_rl.training.practice import make_pool
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, Rollouts
@@ -83,19 +82,8 @@ def evaluation_jobs(
     Results of several policies and settings may share a store. With ``collects`` the policy acts as in practice, in
     ``config.rollout_precision`` and with exploration.
     """
-    tasks = config.task.envs
     prefix = f"{'practice' if collects else 'evaluation'}-{evaluation_key(config, policy)}"
-    return [
-        RolloutJob(
-            f"{prefix}-{index:06d}",
-            store,
-            tasks[index % len(tasks)],
-            (evaluation_seed(index // len(tasks)),),
-            policy,
-            collects=collects,
-        )
-        for index in range(episodes)
-    ]
+    return held_out_jobs(prefix, config.task.envs, store, policy, episodes, collects)
 
 
 def with_pictures(jobs: Sequence[RolloutJob], store: EpisodeStore) -> list[RolloutJob]:

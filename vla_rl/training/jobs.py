@@ -3,7 +3,9 @@ is missing after a crash is known from the names alone.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from vla_rl.core.errors import StoreError
 from vla_rl.data.run_folder import RunFolder
@@ -31,73 +33,68 @@ class StageJobs:
 
     def demonstrations(self) -> list[RolloutJob]:
         """Return the expert's jobs; one that fails is tried again with the next seed."""
-        return [
-            RolloutJob(
-                f"{_DEMONSTRATION}{index:05d}",
-                self._folder.episodes,
-                self._task(index),
-                tuple(
-                    plan.demonstration_seed(self._seed, self._start(index), again)
-                    for again in range(DEMONSTRATION_ATTEMPTS)
-                ),
-                policy=None,
-            )
-            for index in range(self._budget.demonstrations)
-        ]
+
+        def seeds(start: int) -> tuple[int, ...]:
+            attempts = range(DEMONSTRATION_ATTEMPTS)
+            return tuple(plan.demonstration_seed(self._seed, start, again) for again in attempts)
+
+        return self._jobs(_DEMONSTRATION, self._budget.demonstrations, seeds, policy=None)
 
     def practice(self, stage: Stage) -> list[RolloutJob]:
         """Those that a round collects. The first, as many as a check has, are played as the check is: they judge the
         policy that it is compared with.
         """
-        policy = self._folder.policy(stage.policy_version)
+        version, checked = stage.policy_version, self._budget.check_episodes
+        jobs = self._jobs(
+            practice_prefix(stage.round),
+            self._budget.episodes_per_round,
+            lambda start: (plan.practice_seed(self._seed, stage.round, start),),
+            self._folder.policy(version),
+        )
         return [
-            RolloutJob(
-                f"{practice_prefix(stage.round)}{index:05d}",
-                self._folder.episodes,
-                self._task(index),
-                (plan.practice_seed(self._seed, stage.round, self._start(index)),),
-                policy,
-                self._takeover,
-                collects=index >= self._budget.check_episodes,
-                version=stage.policy_version,
-            )
-            for index in range(self._budget.episodes_per_round)
+            replace(job, takeover=self._takeover, collects=index >= checked, version=version)
+            for index, job in enumerate(jobs)
         ]
 
     def check(self, stage: Stage) -> list[RolloutJob]:
         """Those in which a round's candidate shows whether it may act."""
-        candidate, first = self._folder.candidate(stage.policy_version), self._budget.episodes_per_round
-        return [
-            RolloutJob(
-                f"check{stage.round:03d}-{index:05d}",
-                self._folder.episodes,
-                self._task(index),
-                (plan.practice_seed(self._seed, stage.round, first + self._start(index)),),
-                candidate,
-            )
-            for index in range(self._budget.check_episodes)
-        ]
+        first = self._budget.episodes_per_round
+        return self._jobs(
+            f"check{stage.round:03d}-",
+            self._budget.check_episodes,
+            lambda start: (plan.practice_seed(self._seed, stage.round, first + start),),
+            self._folder.candidate(stage.policy_version),
+        )
 
     def evaluation(self, stage: Stage) -> list[RolloutJob]:
         """Those of a policy version on the held-out seeds."""
-        version = stage.policy_version
+        version, folder, episodes = stage.policy_version, self._folder, self._budget.evaluation_episodes
+        jobs = held_out_jobs(f"v{version:04d}", self._tasks, folder.evaluation, folder.policy(version), episodes)
+        return [replace(job, pictures=self._budget.evaluation_pictures == "every") for job in jobs]
+
+    def _jobs(
+        self, prefix: str, count: int, seeds: Callable[[int], tuple[int, ...]], policy: Path | None
+    ) -> list[RolloutJob]:
+        turns = _turns(self._tasks, count)
         return [
-            RolloutJob(
-                f"v{version:04d}-{index:06d}",
-                self._folder.evaluation,
-                self._task(index),
-                (plan.evaluation_seed(self._start(index)),),
-                self._folder.policy(version),
-                pictures=self._budget.evaluation_pictures == "every",
-            )
-            for index in range(self._budget.evaluation_episodes)
+            RolloutJob(f"{prefix}{index:05d}", self._folder.episodes, task, seeds(start), policy)
+            for index, (task, start) in enumerate(turns)
         ]
 
-    def _task(self, index: int) -> str:
-        return self._tasks[index % len(self._tasks)]
 
-    def _start(self, index: int) -> int:
-        return index // len(self._tasks)
+def held_out_jobs(
+    prefix: str, tasks: Sequence[str], store: Path, policy: Path, episodes: int, collects: bool = False
+) -> list[RolloutJob]:
+    """Return the first episodes of a policy on the held-out seeds, each under every one of several tasks."""
+    return [
+        RolloutJob(f"{prefix}-{index:06d}", store, task, (plan.evaluation_seed(start),), policy, collects=collects)
+        for index, (task, start) in enumerate(_turns(tasks, episodes))
+    ]
+
+
+def _turns(tasks: Sequence[str], count: int) -> list[tuple[str, int]]:
+    """Return the task of each episode, and the number of its start."""
+    return [(tasks[index % len(tasks)], index // len(tasks)) for index in range(count)]
 
 
 def is_stored(job: RolloutJob, store: EpisodeStore) -> bool:

@@ -21,6 +21,7 @@ from vla_rl.report.media import save_clips
 from vla_rl.report.sinks import MetricSink
 from vla_rl.training.branch_film import film_branches
 from vla_rl.training.config import RunConfig
+from vla_rl.training.evaluation import note_evaluations
 from vla_rl.training.practice import check_config, run_practice
 
 NAME = "practice alone"
@@ -104,12 +105,7 @@ class PracticeAlone(MetricSink):
             for entry in self.folder.read_summary().get("evaluations", [])
             if entry["round"] and entry.get("control") is None
         ]
-        summary = self._main.read_summary()
-        others = [entry for entry in summary.get("evaluations", []) if entry.get("control") != NAME]
-        if others + entries == summary.get("evaluations"):
-            return False
-        self._main.write_summary({**summary, "evaluations": others + entries})
-        return True
+        return note_evaluations(self._main, entries)
 
     @override
     def close(self) -> None:

@@ -141,14 +141,23 @@ def evaluate_parts(run: Path, version: int | None = None) -> dict[str, dict[str,
                 "control": name,
                 **evaluation_entry(EpisodeStore(folder.evaluation), headers),
             }
-        summary = folder.read_summary()
-        kept = [
-            entry
-            for entry in summary.get("evaluations", [])
-            if (entry["round"], entry.get("control")) not in {(number, name) for name in entries}
-        ]
-        folder.write_summary({**summary, "evaluations": [*kept, *entries.values()]})
+        note_evaluations(folder, list(entries.values()))
     return entries
+
+
+def note_evaluations(folder: RunFolder, entries: Sequence[dict[str, Any]]) -> bool:
+    """Put evaluations into a run's summary, in place of those of the same rounds and controls.
+
+    Returns:
+        Whether anything changed.
+    """
+    summary = folder.read_summary()
+    known = summary.get("evaluations", [])
+    new = [(entry["round"], entry.get("control")) for entry in entries]
+    others = [entry for entry in known if (entry["round"], entry.get("control")) not in new]
+    summary["evaluations"] = sorted([*others, *entries], key=lambda entry: entry["round"])
+    folder.write_summary(summary)
+    return bool(summary["evaluations"] != known)
 
 
 def shares_not_finite(store: EpisodeStore, episodes: Sequence[EpisodeHeader]) -> list[float]:

@@ -26,7 +26,7 @@ from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.check import Check, acting_policy, success_of
 from vla_rl.training.config import RunConfig
-from vla_rl.training.evaluation import acting_settings, evaluation_entry
+from vla_rl.training.evaluation import acting_settings, evaluation_entry, note_evaluations
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
 from vla_rl.training.learning import LearningRun
 from vla_rl.training.plan import Stage
@@ -335,14 +335,7 @@ class PracticeRun(LearningRun):
                 }
                 for task in self.config.task.envs
             }
-        summary = self.folder.read_summary()
-        others = [
-            entry
-            for entry in summary.get("evaluations", [])
-            if entry["round"] != stage.round or entry.get("control") is not None
-        ]
-        summary["evaluations"] = sorted([*others, result], key=lambda entry: entry["round"])
-        self.folder.write_summary(summary)
+        note_evaluations(self.folder, [result])
         successes = outcome["successes"]
         self._result = f"{successes} of {len(episodes)} succeed, "
         if ("evaluate", stage.round) not in self._published:

@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import vla_rl
 from vla_rl.cli.parser import HelpFormatter, VerbParser
@@ -57,14 +56,6 @@ RESUMABLE = ("demo", "train", "finetune")
 REPEATABLE = ("eval", "imagine")  # the same command continues what was interrupted
 _LONGEST_LINE = 2000
 _LEAST_DESCRIPTORS = 16
-
-
-class Verb(Protocol):
-    """What the module of a verb holds."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-
-    def run(self, arguments: argparse.Namespace) -> int: ...
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,21 +159,17 @@ def _main(argv: list[str]) -> int:
     if name in REPEATABLE:
         continue_with("vla-rl", *argv)
     # Overrides may stand before, between and after options.
-    return _module(name).run(make_parser(name).parse_intermixed_args(rest))
+    arguments = make_parser(name).parse_intermixed_args(rest)
+    return int(importlib.import_module(f"vla_rl.cli.{name}").run(arguments))
 
 
 def make_parser(name: str) -> argparse.ArgumentParser:
     """Return the parser of a verb. Its module's docstring is the help: what the verb does, and one example."""
-    module = _module(name)
+    module = importlib.import_module(f"vla_rl.cli.{name}")
     parser = VerbParser(f"vla-rl {name}", description=module.__doc__, formatter_class=HelpFormatter)
     module.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="the traceback of an error, before its line")
     return parser
-
-
-def _module(name: str) -> Verb:
-    module: Verb = importlib.import_module(f"vla_rl.cli.{name}")
-    return module
 
 
 if __name__ == "__main__":

@@ -250,12 +250,17 @@ def test_pictures_of_another_size_are_mapped(
 
 
 def test_the_policy_is_loaded_once(policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded, load_model = [], folders.load_model
-    monkeypatch.setattr(folders, "load_model", lambda *names: loaded.append(names) or load_model(*names))
+    loaded, load_model = list[Path](), folders.load_model
+
+    def load(folder: Path) -> Any:
+        loaded.append(folder)
+        return load_model(folder)
+
+    monkeypatch.setattr(folders, "load_model", load)
     always(monkeypatch)
     command = ["label", str(write(tmp_path / "data", arms())), "--policy", str(policy), "--answers", "4"]
     assert main([*command, "--out", str(tmp_path / "store")]) == 0
-    assert loaded == [(policy,)]
+    assert loaded == [policy]
 
 
 def test_cameras_of_a_dataset_get_the_names_of_the_policy(

@@ -27,6 +27,7 @@ from vla_rl.outcomes.labeling import (
     LabelConfig,
     Labeled,
     Labeling,
+    open_questions,
     recorded_outcome,
 )
 
@@ -115,7 +116,7 @@ def test_questions_wait_for_a_person(store: EpisodeStore, policy: Path) -> None:
     names = names_of(store)
     labeling.ask(labeling.first_questions(names), "hidden")
     assert labeling.judge_rest(names).detector is None, "no question is answered yet"
-    assert labeling.open_questions() == names
+    assert open_questions(store) == names
 
 
 def audited(store: EpisodeStore, name: str, answer: bool | None) -> None:
@@ -253,7 +254,7 @@ def test_demonstrations_are_no_questions_and_no_first_answers(tmp_path: Path, po
     for index, name in enumerate(names):
         store.add(replace(played(name, index % 2 == 0, 10 + index), success=None, terminated=False))
     labeling = Labeling(store, policy, LabelConfig(answers=4))
-    assert labeling.open_questions() == names
+    assert open_questions(store) == names
     store.label("demo-00000", True)
     assert len(labeling.first_questions(names)) == 4
     store.label("demo-00001", None, "ana")

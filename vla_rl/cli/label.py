@@ -162,7 +162,7 @@ def _check_fit(headers: Iterable[EpisodeHeader], spec: PolicySpec, remedy: str) 
 def _with_detector(store: EpisodeStore, features: "PolicyFeatures", arguments: argparse.Namespace, ask: Ask) -> int:
     """Ask for the first answers, let the detector judge, ask where it is unsure, and let it judge again."""
     from vla_rl.outcomes.files import check_folder
-    from vla_rl.outcomes.labeling import DETECTOR, LabelConfig, Labeling
+    from vla_rl.outcomes.labeling import DETECTOR, LabelConfig, Labeling, open_questions
 
     if arguments.save:
         check_folder(arguments.save, "detector.onnx")
@@ -197,7 +197,7 @@ def _with_detector(store: EpisodeStore, features: "PolicyFeatures", arguments: a
         found.detector.save(arguments.save)
     audit = labeling.audit()
     print(
-        f"{labeled} of {len(names)} labeled by a person, {len(labeling.open_questions())} still unknown, in "
+        f"{labeled} of {len(names)} labeled by a person, {len(open_questions(store))} still unknown, in "
         f"{store.edits.path}; audited {audit['audited']:.0f}: {audit['false_success']:.0%} of the successes and "
         f"{audit['false_failure']:.0%} of the failures were wrong"
     )

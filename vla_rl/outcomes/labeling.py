@@ -109,10 +109,6 @@ class Labeling:
         self._answer, self._policy = answer, policy
         self._tracks: dict[str, Track] = {}
 
-    def open_questions(self) -> list[str]:
-        """Return the episodes whose outcome is unknown; see `open_questions`."""
-        return open_questions(self.store)
-
     def ask(self, names: Sequence[str], why: str) -> None:
         """Make episodes questions, and answer them if the person is simulated. What a person has answered stays."""
         for name in names:
@@ -126,20 +122,16 @@ class Labeling:
 
     def first_questions(self, names: Sequence[str]) -> list[str]:
         """Return the episodes to ask first: evenly over the names, as many as are missing of the first answers."""
-        by_person = sum(self.is_answered(name) for name in self.store.ids() if not self._is_demonstration(name))
+        own = (name for name in self.store.ids() if self.store.read_header(name).origin is not Origin.DEMO)
+        by_person = sum(map(self.is_answered, own))
         asked = {*open_questions(self.store)}
         waiting = [name for name in names if name in asked]
         count = min(max(self.config.answers - by_person, 0), len(waiting))
-        return (
-            [waiting[index] for index in np.linspace(0, len(waiting) - 1, count).round().astype(int)] if count else []
-        )
+        return [waiting[index] for index in np.linspace(0, len(waiting) - 1, count).round().astype(int)]
 
     def is_answered(self, name: str) -> bool:
         """Return whether a person gave the outcome of an episode, or was not sure of it."""
         return is_person(self.labeler(name))
-
-    def _is_demonstration(self, name: str) -> bool:
-        return self.store.read_header(name).origin is Origin.DEMO
 
     def labeler(self, name: str) -> str:
         """Return who gave the outcome of an episode; empty: it is as recorded."""
@@ -160,7 +152,7 @@ class Labeling:
             if not authors[name].startswith((DETECTOR, HIDDEN)) and self._outcome(name) is not None
         ]
         try:
-            detector = SuccessDetector.fit_tracks(list(self._fitting(known, names)), self._features, seed=0)
+            detector = SuccessDetector.fit_tracks(list(self._fitting(known, names)), self.features, seed=0)
         except TooFewLabels:
             return Labeled()
         open_names = {*names, *(name for name in every if authors[name].startswith(DETECTOR))}
@@ -238,17 +230,14 @@ class Labeling:
                 f"{self.config.most_wrong:g}. All successes are questions again. Answer them, then resume"
             )
 
-    def check_policy(self) -> None:
-        """Refuse a policy that gives no features, before a person answers for nothing. Raises UserError."""
-        _ = self._features
-
     @functools.cached_property
-    def _features(self) -> PolicyFeatures:
+    def features(self) -> PolicyFeatures:
+        """Policy whose features are read. Raises UserError if it gives none."""
         return PolicyFeatures(self._policy) if isinstance(self._policy, Path) else self._policy
 
     def _track(self, name: str) -> Track:
         if name not in self._tracks:
-            self._tracks[name] = self._features.track(self.store.read(name))
+            self._tracks[name] = self.features.track(self.store.read(name))
         return Track(self._tracks[name].features, self._outcome(name))  # a label may have come since
 
     def _outcome(self, name: str) -> bool | None:

@@ -73,8 +73,9 @@ class RoundLabels:
             UserError: If the policy gives no features, or an exported detector lies in the run. Then nothing was asked.
         """
         check_folder(self._detector, "detector.onnx")
-        self._labeling.check_policy()
-        labeling, fresh = self._labeling, [name for name in names if not self._labeling.labeler(name)]
+        labeling = self._labeling
+        _ = labeling.features  # refuses a policy without any, before a person answers for nothing
+        fresh = [name for name in names if not labeling.labeler(name)]
         for name in fresh:  # before anything can learn from it
             self._store.label(name, None, HIDDEN, "")
         if (number - 1) * len(names) < self.config.by_hand_episodes:  # rounds are of one length

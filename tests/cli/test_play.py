@@ -20,8 +20,7 @@ from robot_io.env_interface import EnvDeclaration
 from robot_io.env_robot import EnvRobot
 from tests.execution.toys import ReachEnv
 from vla_rl.acting import browser
-from vla_rl.acting.browser import BrowserConfig, BrowserPage, BrowserSupervisor, Input
-from vla_rl.acting.browser_page import serve_browser_page
+from vla_rl.acting.browser import BrowserConfig, BrowserPage, BrowserSupervisor, Input, serve_browser_page
 from vla_rl.acting.task import make_supervisor, open_robot
 from vla_rl.acting.world_folder import WorldFolder, collect_near_success
 from vla_rl.cli.main import main

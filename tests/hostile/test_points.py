@@ -24,8 +24,7 @@ from benchmarks.hostile import kinds
 from benchmarks.hostile.verbs import effective_capabilities
 from tests.fakes.resealed import resealed
 from vla_rl.acting import browser
-from vla_rl.acting.browser import BrowserPage, Input
-from vla_rl.acting.browser_page import serve_browser_page
+from vla_rl.acting.browser import BrowserPage, Input, serve_browser_page
 from vla_rl.acting.task import open_robot
 from vla_rl.cli.main import VERBS, main
 from vla_rl.core.errors import CheckpointError, ConfigError, StoreError, UserError

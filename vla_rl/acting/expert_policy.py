@@ -33,6 +33,8 @@ class ExpertPolicy(Policy):
     From ``nan_from_tick`` on it plans NaN, to rehearse a policy that fails; -1: never.
     """
 
+    version = 0  # it never learns
+
     def __init__(self, env: str, options: dict[str, Any], nan_from_tick: int = -1) -> None:
         import sim
 
@@ -42,11 +44,6 @@ class ExpertPolicy(Policy):
         self._steps = delta_dims(read_actions(self._env, EnvDeclaration()).kind)
         self._nan_from_tick = nan_from_tick
         self.reset(0)
-
-    @property
-    def version(self) -> int:
-        """It never learns."""
-        return 0
 
     @override
     def reset(self, seed: int) -> None:

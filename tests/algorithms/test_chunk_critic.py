@@ -64,6 +64,16 @@ def test_the_papers_rule_says_nothing_about_steps_before_a_rescue(make_cache) ->
     assert windows_of(cache, rule="paper")["round-0"] == [(step, 1.0) for step in range(4, 8)]
 
 
+@pytest.mark.parametrize(("demonstrated", "played", "share"), [(30, 3, 1 / 11), (3, 30, 1 / 2)])
+def test_a_few_own_successes_do_not_fill_half_of_every_batch(demonstrated, played, share, make_cache) -> None:
+    episodes = [make_episode("demo-0", [D] * demonstrated, True), make_episode("round-0", [P] * played, True)]
+    cache = make_cache([*episodes, make_episode("round-1", [P] * 5, False)])
+    algorithm = learner(cache)
+    drawn = np.concatenate([algorithm.make_sampler().sample(step, 64) for step in range(100)])
+    own = [cache.episodes[index].episode_id == "round-0" for index in cache.episode_index[drawn]]
+    assert np.mean(own) == pytest.approx(share, abs=0.02)
+
+
 def test_what_has_no_outcome_teaches_nothing(make_cache) -> None:
     cache = make_cache(
         [

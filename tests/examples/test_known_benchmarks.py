@@ -268,7 +268,11 @@ def test_without_pictures_the_state_holds_the_objects(name):
         assert robot.read().images == {}
         assert robot.reader.state_dim > EnvRobot(seeing, image_size=32).reader.state_dim
         names = env.unwrapped.state_names
-        objects = [index for index, name in enumerate(names) if name.startswith(("object", "to_object", "cube", "box", "socket", "peg"))]
+        objects = [
+            index
+            for index, name in enumerate(names)
+            if name.startswith(("object", "to_object", "cube", "box", "socket", "peg"))
+        ]
         places = [index for index in objects if names[index].endswith(("_x", "_y")) and "quat" not in names[index]]
         starts = [env.reset(seed=seed)[0]["agent_pos"] for seed in range(5)]
         assert (np.ptp(starts, axis=0)[places] > 0.001).all()

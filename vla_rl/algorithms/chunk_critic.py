@@ -153,6 +153,19 @@ class ChunkCriticLearner(Cloning):
             self.proxy.begin_round(self.data, is_new)
         self._read_windows()
 
+    def mixture_weights(self, groups: Mapping[str, Frames]) -> dict[str, float]:
+        """Draw a step of an own success no more often than one of a demonstration.
+
+        A few successes, which hold what practice tried, would otherwise fill half of every batch beside many
+        demonstrations (docs/results/known.md).
+        """
+        weights = super().mixture_weights(groups)
+        demonstrated, played = len(groups["demonstrations"]), len(groups["rollouts"])
+        if demonstrated and weights["demonstrations"]:
+            most = weights["demonstrations"] * played / demonstrated
+            weights["rollouts"] = min(weights["rollouts"], most)
+        return weights
+
     def update(self, step: int) -> dict[str, float]:
         """One gradient step of a round: of the policy (step 1), then of a new critic (step 5)."""
         self._refuse_no_outcomes()

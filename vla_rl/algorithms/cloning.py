@@ -18,8 +18,7 @@ from vla_rl.credit import ActorKind, CreditConfig
 class MixtureConfig:
     """What the actor's batches are made of. The paper does not state its mixing ratio.
 
-    The weights are of any scale; the share of a group without frames goes to the others. Algorithms that imitate only
-    successful rollouts draw such a step no more often than one of a demonstration.
+    The weights are of any scale; the share of a group without frames goes to the others.
 
     Attributes:
         demonstrations: weight of demonstration steps.
@@ -69,17 +68,21 @@ class Cloning(Algorithm):
         return self.data.actor_groups(self.uses_interventions, self.uses_rollouts)
 
     def make_sampler(self) -> MixtureSampler | None:
-        mixture = self.config.mixture
         groups = self.actor_groups()
-        weights = {name: getattr(mixture, name) for name in groups}
-        if self.uses_rollouts == "successes":
-            weights = rollouts_at_most_as_demonstrations(weights_without_failures(weights, groups, self.data), groups)
-        if mixture.largest_oversampling:
+        weights = self.mixture_weights(groups)
+        if self.config.mixture.largest_oversampling:
             sizes = {name: len(frames) for name, frames in groups.items()}
-            weights = bounded_weights(weights, sizes, mixture.largest_oversampling)
+            weights = bounded_weights(weights, sizes, self.config.mixture.largest_oversampling)
         if not any(len(frames) and weights[name] > 0 for name, frames in groups.items()):
             return None
         return MixtureSampler(groups, weights, self.sampler_seed)
+
+    def mixture_weights(self, groups: Mapping[str, Frames]) -> dict[str, float]:
+        """Return the weight of each group, on any scale."""
+        weights = {name: getattr(self.config.mixture, name) for name in groups}
+        if self.uses_rollouts == "successes":
+            return weights_without_failures(weights, groups, self.data)
+        return weights
 
 
 @dataclass(frozen=True)
@@ -147,18 +150,6 @@ def weights_without_failures(
         return {**weights, **left}
     scale = sum(shared.values()) / sum(left.values())
     return {**weights, **{name: weight * scale for name, weight in left.items()}}
-
-
-def rollouts_at_most_as_demonstrations(weights: Mapping[str, float], groups: Mapping[str, Frames]) -> dict[str, float]:
-    """Weights with which a step of a rollout is drawn no more often than one of a demonstration.
-
-    Otherwise the first success, with all that practice added to its chunks, would fill half of every batch beside fifty
-    demonstrations.
-    """
-    demonstrated, played = len(groups["demonstrations"]), len(groups["rollouts"])
-    if not demonstrated or not weights["demonstrations"]:
-        return dict(weights)
-    return {**weights, "rollouts": min(weights["rollouts"], weights["demonstrations"] * played / demonstrated)}
 
 
 def bounded_weights(weights: Mapping[str, float], sizes: Mapping[str, int], largest: float) -> dict[str, float]:

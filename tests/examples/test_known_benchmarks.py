@@ -34,6 +34,7 @@ SCRIPTED = [name for name in TASKS if "aloha" in name]
 RECOVERING = [name for name in TASKS if name not in SCRIPTED]
 STALL_S = {f"{PACKAGE}.robosuite_tasks:NutAssemblySquare": 3.0}  # its expert takes long to reach some handles
 NOISE = 0.003  # of demonstrations
+OBJECTS = ("object", "to_object", "cube", "box", "socket", "peg")  # how the names of their state dimensions begin
 
 
 @contextlib.contextmanager

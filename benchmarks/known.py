@@ -101,7 +101,7 @@ _ORACLE = "1M oracle transitions; state; one agent per task, as we read it. Ours
 
 
 def _act(scripted: int, human: int) -> Published:
-    words = "50 demonstrations, scripted (by another script) or human; larger pictures; no practice"
+    words = "50 demonstrations, scripted (by another script) or human; other cameras, larger pictures; no practice"
     return Published("ACT, arXiv 2304.13705, table I", f"{scripted} % scripted, {human} % human", words)
 
 

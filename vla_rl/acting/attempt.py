@@ -3,7 +3,7 @@
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -44,6 +44,13 @@ def check_finite(shares: Sequence[float]) -> None:
         )
 
 
+class Attempt(NamedTuple):
+    """How an attempt went, and its record."""
+
+    summary: EpisodeSummary
+    episode: Episode
+
+
 class Attempts:
     """Attempts on one connected robot, one after the other, recorded.
 
@@ -77,8 +84,8 @@ class Attempts:
         policy_version: int,
         keep: Callable[[Episode], object] | None = None,
         origin: Origin | None = None,
-    ) -> tuple[EpisodeSummary, Episode]:
-        """Run one attempt. Returns how it went, and its record.
+    ) -> Attempt:
+        """Run one attempt.
 
         Args:
             source: Decides the actions.
@@ -102,4 +109,4 @@ class Attempts:
                 keep(episode)
         if episode is None:
             raise UserError(f"episode {episode_id} of {self._env_id} ended without a step")
-        return summary, episode
+        return Attempt(summary, episode)

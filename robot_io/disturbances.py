@@ -52,6 +52,8 @@ class Disturbance:
         width: Of its range.
     """
 
+    _changes = UNCHANGED
+
     def __init__(self, randomly: random.Random, limits: RobotLimits, changes: Changes = UNCHANGED) -> None:
         self._random, self.limits, self._changes = randomly, limits, changes
         free = {*limits.discrete_dims, *limits.delta_dims, *limits.joint_monitor.yielding_dims}

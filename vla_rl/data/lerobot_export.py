@@ -292,7 +292,7 @@ def _frames(episode: Episode, plan: _Plan, log: EditLog) -> Iterator[dict[str, A
     extras = {name: plan.extras[name] for name in episode.extras}
     labels |= {"version": LABELS_VERSION, "parts": plan.parts}
     labels["extras"] = {name: [column.key, column.dtype, column.row] for name, column in extras.items()}
-    if log.labels:
+    if log.labels and episode.success is not None:  # what is unknown is a question again
         labels[AUTHORS] = [[one.time, one.user, one.old["success"], one.new["success"]] for one in log.labels]
     constants = {"task": episode.task, LABELS: json.dumps(labels)}
     rows = {key: values(episode) for key, values in plan.values.items()}

@@ -124,3 +124,8 @@ def array(values: Float32Array) -> Any:
     from std_msgs.msg import Float64MultiArray
 
     return Float64MultiArray(data=values.astype(np.float64).tolist())
+
+
+def vector(message: Any) -> Float32Array:
+    """Return the numbers of a std_msgs/Float64MultiArray, float32 [A]."""
+    return np.asarray(message.data, np.float32)

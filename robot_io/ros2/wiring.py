@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from rclpy.clock import Clock, ClockType
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.wait_for_message import wait_for_message
@@ -15,7 +14,7 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import Trigger
 
-from robot_io.ros2 import qos
+from robot_io.ros2 import messages, qos
 from robot_io.ros2.clock import RosTime
 from robot_io.ros2.interlocks import CHECK_PERIOD_S, Heartbeat, Interlocks
 from robot_io.ros2.operator import OperatorRequests, TopicTakeover
@@ -84,8 +83,7 @@ class Wiring:
             kind = Image if camera.type == "raw" else CompressedImage
             self._subscribe(kind, camera.topic, functools.partial(self.robot.on_image, camera.name))
         self._subscribe(JointState, "joint_states", self._on_joints, qos.joints())
-        move = self.takeover.move
-        self._subscribe(Float64MultiArray, "~/takeover_command", lambda sent: move(np.asarray(sent.data, np.float32)))
+        self._subscribe(Float64MultiArray, "~/takeover_command", lambda sent: self.takeover.move(messages.vector(sent)))
         if simulated:
             # After the streams: a picture that arrives together with its moment is seen first.
             self._subscribe(ClockMessage, "/clock", functools.partial(_on_clock, clock), qos.clock())

@@ -83,6 +83,7 @@ class SafetyGate:
 
     Raises:
         ConfigError: See `robot_io.limits.check_limits`; or the limits have another number of dimensions than names.
+        UserError: There are acceleration limits, and the package ruckig is missing.
     """
 
     def __init__(

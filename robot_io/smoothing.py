@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vla_rl.core.errors import UserError
 from vla_rl.core.types import Float32Array
 
 Float64Array = NDArray[np.float64]
@@ -32,6 +33,9 @@ class JerkLimiter:
     Attributes:
         at_rest: braking has ended.
         braking_s: the longest time that braking takes from any state within the limits.
+
+    Raises:
+        UserError: if the package ruckig is missing.
     """
 
     def __init__(
@@ -43,8 +47,13 @@ class JerkLimiter:
         max_jerk: Float64Array,
         rate_hz: float,
     ) -> None:
-        import ruckig
-
+        try:
+            import ruckig
+        except ImportError as error:
+            raise UserError(
+                "acceleration and jerk limits need the package 'ruckig'. Run pip install ruckig, "
+                "or remove max_acceleration and max_jerk from the gate's limits"
+            ) from error
         # Ruckig's tolerances are absolute: in units of the largest velocity its numbers are near 1 for every robot.
         self._unit = max_velocity
         self._low, self._high = low / max_velocity, high / max_velocity

@@ -98,6 +98,20 @@ def test_damaged_labels_of_an_outcome_are_one_clear_error(authors: Any) -> None:
         labels_of({"vla_rl.labels": column})
 
 
+def test_an_outcome_that_its_last_label_contradicts_is_refused() -> None:
+    column = pyarrow.array([json.dumps({"authors": [["now", "ana", None, True]], "success": False})])
+    with pytest.raises(StoreError, match="the outcome is False, the last label of it says True"):
+        labels_of({"vla_rl.labels": column})
+
+
+def test_an_unknown_outcome_is_a_question_again_after_an_export(tmp_path: Path) -> None:
+    store, back = EpisodeStore(tmp_path / "store"), EpisodeStore(tmp_path / "back")
+    store.add(make_episode("unsure", success=True))
+    store.label("unsure", None, "ana")
+    import_lerobot(export_lerobot(store, tmp_path / "dataset"), back)
+    assert (back.read_header("unsure").success, back.edit_log("unsure").labels) == (None, [])
+
+
 def test_lerobot_reads_what_was_exported(exported: tuple[EpisodeStore, Path]) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
     from lerobot.utils.feature_utils import dataset_to_policy_features

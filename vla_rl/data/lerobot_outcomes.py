@@ -86,12 +86,15 @@ def labels_of(table: Mapping[str, Any]) -> EditLog:
     if LABELS not in table:
         return EditLog("")
     with undamaged_labels():
-        labels = parse_json(str(table[LABELS][0].as_py())).get(AUTHORS, ())
+        content = parse_json(str(table[LABELS][0].as_py()))
         plain = (
             {"time": time, "user": user, "old": {"success": old}, "new": {"success": new}}
-            for time, user, old, new in labels
+            for time, user, old, new in content.get(AUTHORS, ())
         )
-        return EditLog("", tuple(map(entry_of, plain)))
+        log = EditLog("", tuple(map(entry_of, plain)))
+        if log.entries and (last := log.entries[-1].new["success"]) != content["success"]:
+            raise ValueError(f"the outcome is {content['success']}, the last label of it says {last}")
+        return log
 
 
 def _no_outcome(values: NDArray[Any]) -> float | None:

@@ -52,9 +52,9 @@ class AlohaEnv(CameraEnv):
 
     def __init__(self, pictures: bool = True, **arguments: Any) -> None:
         self.with_pictures = pictures
-        objects = () if pictures else self.objects
-        self.state_names = (*_NAMES, *(f"{body}_{part}" for body in objects for part in _POSE))
-        self.state_units = (*_UNITS, *(*("m",) * 3, *("",) * 4) * len(objects))
+        self._in_state = () if pictures else self.objects
+        self.state_names = (*_NAMES, *(f"{body}_{part}" for body in self._in_state for part in _POSE))
+        self.state_units = (*_UNITS, *(*("m",) * 3, *("",) * 4) * len(self._in_state))
         super().__init__(**arguments)
 
     def _build(self, renderer: str) -> None:
@@ -132,8 +132,8 @@ class AlohaEnv(CameraEnv):
             self._tasks.BOX_POSE[0] = np.concatenate(self._utils.sample_insertion_pose(seed))
 
     def _observe(self) -> dict[str, Any]:
-        objects = () if self.with_pictures else self.objects
-        poses = [part for body in objects for part in (self.data.body(body).xpos, self.data.body(body).xquat)]
+        bodies = [self.data.body(body) for body in self._in_state]
+        poses = [part for body in bodies for part in (body.xpos, body.xquat)]
         return self._observation(np.concatenate([self._state, *poses]))
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:

@@ -43,7 +43,6 @@ class AlohaEnv(CameraEnv):
     action_kind: ClassVar[tuple[str, ...]] = (ABSOLUTE,) * _N_JOINTS
     action_names: ClassVar[tuple[str, ...]] = _NAMES
     action_units: ClassVar[tuple[str, ...]] = _UNITS
-    max_episode_steps: int = 300
     native_task: ClassVar[str]
     native_class: ClassVar[str]
     objects: ClassVar[tuple[str, ...]]  # bodies of the model
@@ -138,19 +137,3 @@ class AlohaEnv(CameraEnv):
 
     def _draw(self, camera: str) -> NDArray[np.uint8]:
         return self.renderer.render(self.data, _NATIVE_CAMERAS[camera])
-
-
-class AlohaTransferCubeEnv(AlohaEnv):
-    """The right arm picks up a cube and passes it to the left one."""
-
-    native_task, native_class = "transfer_cube", "TransferCubeTask"
-    objects = ("box",)
-    task_description = "pass the cube from the right hand to the left"
-
-
-class AlohaInsertionEnv(AlohaEnv):
-    """Each arm picks up its part and one is inserted into the other."""
-
-    native_task, native_class = "insertion", "InsertionTask"
-    objects = ("socket", "peg")
-    task_description = "insert the peg into the socket"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.experts.base import CorrelatedNoise, expert_rng
-from vla_rl_benchmarks.aloha_env import AlohaEnv, AlohaInsertionEnv, AlohaTransferCubeEnv
+from vla_rl_benchmarks.aloha_env import AlohaEnv
 
 Vector = NDArray[np.float64]
 _GRIP_M = 0.135  # from the origin of the gripper to the point between its fingertips
@@ -214,16 +214,22 @@ class InsertionExpert(AlohaExpert):
         return tip, float(-(axes.T @ along)[2])
 
 
-class TransferCube(AlohaTransferCubeEnv):
+class TransferCube(AlohaEnv):
     """The right arm picks up a cube and passes it to the left one."""
 
+    native_task, native_class = "transfer_cube", "TransferCubeTask"
+    objects = ("box",)
+    task_description = "pass the cube from the right hand to the left"
     expert: ClassVar[type] = TransferCubeExpert
     max_episode_steps, expert_steps = 400, 225
 
 
-class Insertion(AlohaInsertionEnv):
+class Insertion(AlohaEnv):
     """Each arm picks up its part, and the peg is put into the socket."""
 
+    native_task, native_class = "insertion", "InsertionTask"
+    objects = ("socket", "peg")
+    task_description = "insert the peg into the socket"
     expert: ClassVar[type] = InsertionExpert
     max_episode_steps, expert_steps = 400, 290
 

@@ -63,6 +63,7 @@ class Protocol:
         evaluation: Number of held-out starts after each round.
         has_rivals: Whether rivals run without being asked for.
         action_repeat: Simulator steps per sample in the count of the published figures.
+        pictures: Whether the policy sees pictures; else the true state, as the published agents do.
         published: Figures of other groups.
     """
 
@@ -72,6 +73,7 @@ class Protocol:
     evaluation: int = 100
     has_rivals: bool = False
     action_repeat: int = 1
+    pictures: bool = True
 
 
 _MULTI_HUMAN = "300 human demonstrations; robosuite 1.2 to 1.4"
@@ -97,7 +99,7 @@ _SQUARE = (
     Published("BC-RNN, robomimic model zoo", "78 %", f"200 {_ROBOMIMIC}; no practice"),
     Published("Diffusion Policy, arXiv 2303.04137", "92 %", f"200 {_ROBOMIMIC}; no practice; mean of ten checkpoints"),
 )
-_ORACLE = "1M oracle transitions; state; one agent per task, as we read it. Ours is one for five, with goals as state"
+_ORACLE = "1M oracle transitions; one agent per task, as we read it. Ours is one for five, with goals as state"
 
 
 def _act(scripted: int, human: int) -> Published:
@@ -113,7 +115,9 @@ TASKS = {
     "aloha/TransferCube-v0": Protocol(50, (_act(86, 50),), evaluation=50),
     "aloha/Insertion-v0": Protocol(50, (_act(32, 20),), evaluation=50),
     "ogbench/CubeSingle-v0": Protocol(
-        100, (Published("FQL, arXiv 2502.02538", "96 % (ReBRAC 91, IQL 83)", f"{_ORACLE}; offline, no practice"),)
+        100,
+        (Published("FQL, arXiv 2502.02538", "96 % (ReBRAC 91, IQL 83)", f"{_ORACLE}; offline, no practice"),),
+        pictures=False,
     ),
     "ogbench/CubeDouble-v0": Protocol(
         100,
@@ -121,6 +125,7 @@ TASKS = {
             Published("FQL, arXiv 2502.02538", "40 -> 92 % (task 2)", f"{_ORACLE}; then 1M practice steps"),
             Published("Q-chunking, arXiv 2507.07969", "66 -> 98 %", f"{_ORACLE}; then 1M practice steps"),
         ),
+        pictures=False,
     ),
 }
 _NAMES = {short_name(task): task for task in TASKS}
@@ -181,6 +186,7 @@ def _arguments(cell: Cell, changes: Sequence[str], base: bool = False) -> list[s
         f"budget.evaluation_episodes={protocol.evaluation}",
         f"budget.rounds={protocol.rounds}",
         *("workers=2", "environments_per_worker=8"),  # a robosuite environment takes 300 MB
+        *([] if protocol.pictures else ["task.kwargs.pictures=false"]),
         *method,
         *changes,
         *(["budget.rounds=0"] if base else []),

@@ -96,6 +96,16 @@ def test_a_smaller_robot_is_filled_up_with_what_is_zero_to_the_network(make_cach
     np.testing.assert_array_equal(inside[1], [True, True, False])
 
 
+def test_the_usual_change_of_an_action_is_taken_within_episodes_and_over_the_robots_that_have_it(make_cache):
+    ramp = np.stack([np.arange(8.0), 10 * np.arange(8.0)], 1).astype(np.float32)
+    large = make_episode("a", [D] * 8, True, state=ramp, action=ramp)
+    small = make_episode("b", [D] * 8, True, state=ramp[:, :1], action=3 * ramp[:, :1])
+    cache = make_cache([large, small])
+    assert data_statistics(cache, (), ticks=3).change == pytest.approx((np.sqrt((3**2 + 9**2) / 2), 30))
+    assert data_statistics(cache, (), ticks=8).change == (), "no episode is that long"
+    assert data_statistics(cache, ()).change == ()
+
+
 def test_outcomes_are_credited_to_what_was_sent_and_not_to_what_is_to_be_imitated(make_cache):
     """A demonstrator's command is sent with noise, so that recoveries are shown; imitation gets it clean."""
     episode = make_episode("a", [D] * 6, True, origin=Origin.DEMO)

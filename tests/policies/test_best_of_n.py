@@ -343,6 +343,9 @@ def test_exploration_moves_a_whole_chunk_and_nothing_discrete_or_committed() -> 
     assert 0 < abs(moved[2, 0]) < 1.0 * model.statistics.action.std[0]
     policy.reset(5)
     np.testing.assert_array_equal(policy.infer(observation, given).actions - plain, moved)
+    model.statistics = replace(model.statistics, change=(float(model.statistics.action.std[0]) / 6, 1.0))
+    policy.reset(5)
+    np.testing.assert_allclose((policy.infer(observation, given).actions - plain)[2:], moved[2:] / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("committed", [0, 2])

@@ -1,6 +1,7 @@
 """Statistics and the affine maps: exact round trips, constant dimensions, grippers, damaged files."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,6 +69,23 @@ def test_statistics_survive_json_bit_for_bit() -> None:
 def test_unusable_data_is_refused(state: np.ndarray, action: np.ndarray, dims: tuple[int, ...]) -> None:
     with pytest.raises(UserError):
         Statistics.from_arrays(state, action, dims)
+
+
+def test_an_offset_is_no_larger_than_what_actions_change_in_a_chunk() -> None:
+    """The scale of an absolute target is the whole motion, of which a chunk executes a part."""
+    action = np.random.default_rng(0).normal(0.0, [2.0, 2.0, 2.0], (50, 3))
+    statistics = Statistics.from_arrays(action, action, (2,))
+    std = action.std(0)
+    np.testing.assert_allclose(statistics.offset_scale(), [std[0], std[1], 0], rtol=1e-6)
+    known = replace(statistics, change=(0.1, 1.0, 0.1))
+    np.testing.assert_allclose(known.offset_scale(), [0.3, std[1], 0], rtol=1e-6)
+    raw = known.to_dict()
+    assert Statistics.from_dict(json.loads(json.dumps(raw))) == known
+    del raw["change"]  # as it was saved before
+    assert Statistics.from_dict(raw) == statistics
+    for change in ([0.1], [0.1, -1.0, 0.1], [0.1, float("nan"), 0.1]):
+        with pytest.raises(CheckpointError, match="statistics of action are damaged: change"):
+            Statistics.from_dict({**raw, "change": change})
 
 
 def test_damaged_statistics_are_refused() -> None:

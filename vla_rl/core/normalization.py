@@ -2,6 +2,7 @@
 demonstrations, and travel with the checkpoint. Numpy only: a deployment reads them without torch.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -18,6 +19,7 @@ INPUT_LIMIT = 10.0
 """Largest normalized input, in scales; further out a trained network sees nothing else."""
 LITTLE = 0.05
 """Share of the largest scale below which a dimension moves little."""
+_CHANGES = 3.0  # an offset of one unit is at most so many usual changes of the action: `Statistics.offset_scale`
 _RARELY = 5.0  # scales from the mean: a dimension that goes further in the data is at rest most of the time
 _OF_LARGEST = 0.02  # least scale of a dimension, as a share of the largest scale that has its unit
 _OF_MAGNITUDE = 0.001, 0.01  # its least and, without a declared unit, its largest share of the dimension's magnitude
@@ -171,11 +173,16 @@ class VectorStatistics:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of the state and of the action, with the action dimensions that are discrete (grippers)."""
+    """Statistics of the state and of the action, with the action dimensions that are discrete (grippers).
+
+    ``change`` is the root mean square change of each action dimension while one chunk is executed, raw units; empty:
+    not known.
+    """
 
     state: VectorStatistics
     action: VectorStatistics
     discrete_dims: tuple[int, ...] = ()
+    change: tuple[float, ...] = ()
 
     @classmethod
     def from_arrays(
@@ -202,6 +209,18 @@ class Statistics:
             dims,
         )
 
+    def offset_scale(self) -> NDArray[np.float32]:
+        """Return what an offset of one unit is in raw units, float32 [A]: 0 in discrete dimensions.
+
+        It is the scale of the action, or three usual changes of the action where that is less. The scale of an absolute
+        target of a joint is the whole motion, of which a chunk executes a small part.
+        """
+        _, scale = self.action.affine(self.discrete_dims)
+        scale[list(self.discrete_dims)] = 0
+        if not self.change:
+            return scale
+        return np.minimum(scale, np.float32(_CHANGES) * np.array(self.change, np.float32))
+
     def widened(self) -> Self:
         """Return the statistics that lerobot's processors normalize by, see `VectorStatistics.widened`."""
         return replace(self, state=self.state.widened(constants=True), action=self.action.widened(constants=False))
@@ -219,17 +238,20 @@ class Statistics:
                 for part in ("state", "action")
             )
             dims = tuple(int(dim) for dim in raw["discrete_dims"])
+            change = tuple(float(value) for value in raw.get("change", ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"normalization statistics are damaged ({type(error).__name__}: {error}); take the checkpoint anew"
             ) from error
-        for name, vector in (("state", state), ("action", action)):
+        size = action.size if change else 0
+        of_change = functools.partial(check_vector, "change", change, size, least=0.0)
+        for name, check in (("state", state.check), ("action", action.check), ("action", of_change)):
             try:
-                vector.check()
+                check()
             except ValueError as error:
                 raise CheckpointError(f"statistics of {name} are damaged: {error}; take the checkpoint anew") from error
         if not {*dims} <= {*range(action.size)}:
             raise CheckpointError(
                 f"discrete_dims {list(dims)} do not fit {action.size} actions; take the checkpoint anew"
             )
-        return cls(state, action, dims)
+        return cls(state, action, dims, change)

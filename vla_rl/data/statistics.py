@@ -52,12 +52,27 @@ def _spec_of_one(episode: EpisodeHeader, cameras: tuple[str, ...], delta_dims: t
     )
 
 
-def data_statistics(cache: FrameCache, discrete_dims: Sequence[int]) -> Statistics:
-    """Return statistics of everything in the cache; each dimension's over the robots that have it."""
+def data_statistics(cache: FrameCache, discrete_dims: Sequence[int], ticks: int = 0) -> Statistics:
+    """Return statistics of everything in the cache; each dimension's over the robots that have it.
+
+    With the ticks in which one chunk is executed, they hold the usual change of the action in these.
+    """
     state_lacks, action_lacks = _lacking(cache)
-    return Statistics.from_arrays(
+    found = Statistics.from_arrays(
         cache.state, cache.action, discrete_dims, ~state_lacks, ~action_lacks, _dimensions(cache)
     )
+    return replace(found, change=_change(cache, ~action_lacks, ticks)) if ticks else found
+
+
+def _change(cache: FrameCache, present: NDArray[np.bool_], ticks: int) -> tuple[float, ...]:
+    """Root mean square change of each action dimension in so many ticks; empty if a dimension shows none."""
+    frames = np.arange(cache.total_frames)
+    later, inside = cache.later(frames, ticks)
+    square = np.square(cache.action[later].astype(np.float64) - cache.action[frames])
+    counted = present & inside[:, None]
+    if not counted.any(0).all():
+        return ()
+    return tuple(map(float, np.sqrt(square.mean(0, where=counted))))
 
 
 def scale_notes(cache: FrameCache, statistics: Statistics) -> list[str]:

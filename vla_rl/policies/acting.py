@@ -60,7 +60,7 @@ class ActingPolicy:
         selector: Chooses among several draws; None: the first one is executed.
         noise_seed: Of the noise of chunks and offsets, where it is another than the episode's; None: the episode's.
         exploration: Standard deviation of an offset of each chunk, one and the same for all of its actions, in
-            normalized action units; 0: none.
+            units of `Statistics.offset_scale`; 0: none.
     """
 
     def __init__(self, model: "TrainablePolicy", device: str = "cpu", version: int = 0) -> None:
@@ -201,11 +201,8 @@ class ActingPolicy:
 
     def _offset(self, tick: int) -> Tensor:
         """Return the offset of this tick's chunk, [1, 1, A], raw units: none in discrete dimensions."""
-        statistics = self.model.statistics
-        _, scale = statistics.action.affine(statistics.discrete_dims)
-        scale[list(statistics.discrete_dims)] = 0
         noise = exploration_noise(self._seed, tick, self.model.spec.action_dim)
-        return self._tensor(np.float32(self.exploration) * noise * scale)
+        return self._tensor(np.float32(self.exploration) * noise * self.model.statistics.offset_scale())
 
     def _tick(self, observation: Observation) -> Tensor:
         return torch.tensor([float(observation.tick)], device=self.device)

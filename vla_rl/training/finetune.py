@@ -32,6 +32,7 @@ from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.sources import DataMapping, import_source, survey
 from vla_rl.data.statistics import data_statistics, spec_of
 from vla_rl.data.store import EpisodeStore
+from vla_rl.execution.strategies import ExecutionConfig
 from vla_rl.policies.base import PolicyConfig
 from vla_rl.policies.folders import load_model, policy_class
 from vla_rl.policies.lerobot_adapter import LeRobotModel, LeRobotPolicyConfig, is_lerobots_own
@@ -286,7 +287,8 @@ def _make_model(folder: RunFolder, config: FinetuneConfig, cache: FrameCache) ->
         model, _ = load_model(start)
         check_fit(model.spec, spec, Path(config.start))
         return model
-    statistics = data_statistics(cache, config.discrete_dims)
+    ticks = config.learning.chunk_ticks or ExecutionConfig.execute_ticks
+    statistics = data_statistics(cache, config.discrete_dims, ticks)
     if folder.policy_exists(0):  # it does not say in our terms what it is connected to: to the robot of the data
         return LeRobotModel.build(LeRobotPolicyConfig(folder=str(start)), spec, statistics)
     return policy_class(config.policy.kind).build(config.policy, spec, statistics)

@@ -113,6 +113,11 @@ def check_config(config: RunConfig, has_demonstrations: bool = False, asks_base:
 def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
     """Refuse a strategy, exploration or an algorithm whose requirements policy and run do not meet."""
     check_base(config.algorithm, policy)
+    if config.budget.compare_episodes and find_algorithm(config.algorithm).selector is Algorithm.selector:
+        raise ConfigError(
+            f"budget.compare_episodes compares a policy with and without its critic and residual, and "
+            f"algorithm={config.algorithm} makes neither. Set budget.compare_episodes=0"
+        )
     name, budget, strategy = config.algorithm, config.budget, find_strategy(config.execution.strategy)
     others = alternatives("strategies", "execution.strategy")
     require(f"execution.strategy={config.execution.strategy}", strategy.requires, policy, others)
@@ -190,7 +195,7 @@ def make_pool(config: RunConfig, run: Path | None = None) -> Rollouts:
 
 def supervised_learner(config: RunConfig, spec: PolicySpec, cache: FrameCache) -> Algorithm:
     """Behavior cloning of a fresh policy on the demonstrations in the cache; its statistics are theirs."""
-    statistics = data_statistics(cache, config.execution.discrete_dims)
+    statistics = data_statistics(cache, config.execution.discrete_dims, config.execution.execute_ticks)
     for sentence in scale_notes(cache, statistics):
         logger.info("%s", sentence)
     with torch.random.fork_rng(devices=[]):

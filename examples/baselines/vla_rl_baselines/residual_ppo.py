@@ -301,7 +301,9 @@ def played_chunks(
     base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
     tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
     dims = episode.action_dim  # a smaller robot has no more
-    moves = residual.moved * (torch.arange(size, device=data.device) < dims)
+    scale = residual.action_normalizer.scale
+    moves = data.tensor(model.statistics.offset_scale()) / scale.where(scale > 0, 1.0)
+    moves[dims:] = 0
     recorded = torch.zeros_like(base[:, 0])
     recorded[:, :dims] = data.tensor(record.action_policy[executed])
     return PlayedChunks(

@@ -69,7 +69,7 @@ def choose_resets(run: Path, config: ResetConfig, tasks: tuple[str, ...], one_wo
     if not one_world:
         raise ConfigError(
             "--resets lets attempts share one world, so one process plays them in turn. Set workers=0, ray=null, "
-            "environments_per_worker=1 and budget.check_episodes=0"
+            "environments_per_worker=1, budget.check_episodes=0 and budget.compare_episodes=0"
         )
     file = run / _CONFIG
     if (run / "metrics.jsonl").exists() and not file.exists():

@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.outcomes is not None:
         choose_labels(folder, load_config(LabelConfig, None, arguments.outcomes), config.budget)
     if arguments.resets is not None:
-        one_world = not config.workers and config.environments_per_worker == 1 and not config.budget.check_episodes
+        compares = config.budget.check_episodes or config.budget.compare_episodes
+        one_world = not config.workers and config.environments_per_worker == 1 and not compares
         choose_resets(folder.path, load_config(ResetConfig, None, arguments.resets), config.task.envs, one_world)
     continue_with("vla-rl", "train", "--resume", str(folder.path))
     summary = run_practice(folder, config, spec)

@@ -129,8 +129,12 @@ class RunFolder:
         return self.policies / f"version_{version:04d}"
 
     def candidate(self, version: int) -> Path:
-        """Return the folder of a policy that is to become a version if it passes the check."""
+        """Return the folder of a policy that is to become a version if check or comparison say so."""
         return self.policies / f"candidate_{version:04d}"
+
+    def plain(self, version: int) -> Path:
+        """Return the folder of the same policy without critic and residual."""
+        return self.policies / f"plain_{version:04d}"
 
     def policy_exists(self, version: int) -> bool:
         """Return whether a policy version has been written to its end; its config is the last file of it."""

@@ -43,6 +43,7 @@ _DOING = {
     "supervise": "The policy learns to imitate the demonstrations.",
     "evaluate": "The policy is evaluated on seeds that training never sees.",
     "collect": "The policy practices; its supervisor takes over where it goes wrong.",
+    "compare": "The new policy acts with and without its critic and residual. What does better stays.",
     "check": "The new policy acts without help. If it does worse than the one before, that one stays.",
     "practice": "The policy learns from the outcomes which of its actions to repeat.",
 }

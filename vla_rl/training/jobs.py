@@ -66,6 +66,20 @@ class StageJobs:
             self._folder.candidate(stage.policy_version),
         )
 
+    def comparison(self, stage: Stage) -> tuple[list[RolloutJob], list[RolloutJob]]:
+        """Those in which a round's policy plays the same starts with and without its critic and residual."""
+        first, folder, version = self._budget.episodes_per_round, self._folder, stage.policy_version
+
+        def played(prefix: str, policy: Path) -> list[RolloutJob]:
+            return self._jobs(
+                f"{prefix}{stage.round:03d}-",
+                self._budget.compare_episodes,
+                lambda start: (plan.practice_seed(self._seed, stage.round, first + start),),
+                policy,
+            )
+
+        return played("whole", folder.candidate(version)), played("plain", folder.plain(version))
+
     def evaluation(self, stage: Stage) -> list[RolloutJob]:
         """Those of a policy version on the held-out seeds."""
         version, folder, episodes = stage.policy_version, self._folder, self._budget.evaluation_episodes

@@ -10,7 +10,7 @@ from typing import Literal
 from vla_rl.core.errors import ConfigError
 from vla_rl.core.validation import check_ranges
 
-StageKind = Literal["demonstrate", "supervise", "collect", "practice", "check", "evaluate"]
+StageKind = Literal["demonstrate", "supervise", "collect", "practice", "compare", "check", "evaluate"]
 
 # Environment seeds. The evaluation's are the same in every run and never met in training.
 _RUNS = range(1000)
@@ -41,6 +41,9 @@ class BudgetConfig:
             worse than the previous one, the previous one stays. For that one count as many of the round's practice
             episodes (or all, where they are fewer), which are played without exploration too. All of them are learned
             from. 0: no check.
+        compare_episodes: Starts that a round's policy plays twice, with and without its critic and residual. What does
+            better acts from then on; both, if they do alike. These episodes are learned from too. 0: the critic and the
+            residual always act.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those
             from which a chunk was ``planned``. The latter saves most of the time, where the simulator can leave others
@@ -57,6 +60,7 @@ class BudgetConfig:
     steps_per_round: int = 1500
     staleness: int = 0
     check_episodes: int = 0
+    compare_episodes: int = 0
     evaluation_episodes: int = 100
     evaluation_pictures: Literal["every", "planned"] = "every"
     evaluate_every_round: bool = True
@@ -76,6 +80,7 @@ class BudgetConfig:
             steps_per_round=">= 0",
             staleness=">= 0",
             check_episodes=">= 0",
+            compare_episodes=">= 0",
         )
         if self.rounds > _ROUNDS_WITH_SEEDS:
             raise ConfigError(f"budget.rounds is {self.rounds}; at most {_ROUNDS_WITH_SEEDS} have seeds of their own")
@@ -93,6 +98,12 @@ class BudgetConfig:
                 "budget.check_episodes compares a version with the one before it, which budget.staleness keeps from "
                 "playing; set one of them to 0"
             )
+        if self.compare_episodes and (self.check_episodes or self.staleness):
+            other = "check_episodes" if self.check_episodes else "staleness"
+            raise ConfigError(
+                f"budget.compare_episodes decides whether critic and residual of a round act, and budget.{other} lets "
+                "something else decide or play meanwhile; set one of them to 0"
+            )
 
     def acting_version(self, round_number: int) -> int:
         """Return the policy version that plays a round."""
@@ -105,8 +116,8 @@ class BudgetConfig:
 
     @property
     def real_per_round(self) -> int:
-        """Episodes of a round, in practice and in the check."""
-        return self.episodes_per_round + self.check_episodes
+        """Episodes of a round: in practice, in the check, and in the comparison, if there is something to compare."""
+        return self.episodes_per_round + self.check_episodes + 2 * self.compare_episodes
 
 
 @dataclass(frozen=True)
@@ -116,7 +127,7 @@ class Stage:
     Attributes:
         kind: What is done.
         round: 0 for everything up to the supervised policy, then 1, 2, ...
-        policy_version: The version that acts (collect, check, evaluate) or that is made (supervise, practice).
+        policy_version: The version that acts (collect, compare, check, evaluate) or that is made (supervise, practice).
     """
 
     kind: StageKind
@@ -142,6 +153,8 @@ def plan(budget: BudgetConfig) -> list[Stage]:
             Stage("collect", number, budget.acting_version(number), step, step),
             Stage("practice", number, number, step, end_step),
         ]
+        if budget.compare_episodes:
+            made.append(Stage("compare", number, number, end_step, end_step))
         if budget.check_episodes:
             made.append(Stage("check", number, number, end_step, end_step))
         stages += [*made, *later] if budget.staleness else [*later, *made]

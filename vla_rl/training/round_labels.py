@@ -30,10 +30,10 @@ def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) 
         ConfigError: If the run compares policies by outcomes of the environment, has other label settings, or has
             practiced on outcomes of the environment.
     """
-    if budget.check_episodes:
+    if budget.check_episodes or budget.compare_episodes:
         raise ConfigError(
-            "budget.check_episodes compares policies by outcomes of the environment, which practice on labels does not "
-            "have. Set budget.check_episodes=0"
+            "budget.check_episodes and budget.compare_episodes compare policies by outcomes of the environment, which "
+            "practice on labels does not have. Set budget.check_episodes=0 and budget.compare_episodes=0"
         )
     file = folder.path / _FILE
     if file.exists() and load_config(LabelConfig, file) != config:

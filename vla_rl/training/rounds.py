@@ -5,6 +5,7 @@
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -22,6 +23,8 @@ from vla_rl.credit import CreditConfig, assign_batch
 from vla_rl.critics.calibration import calibration_record
 from vla_rl.data.run_folder import RunFolder, is_policy
 from vla_rl.data.store import EpisodeStore
+from vla_rl.policies.checkpoint import save_policy
+from vla_rl.policies.folders import load_model
 from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
 from vla_rl.training.check import Check, acting_policy, success_of
@@ -189,6 +192,36 @@ class PracticeRun(LearningRun):
         self._learn(self._practiced, stage)
         return True
 
+    def _compare(self, stage: Stage) -> bool:
+        """Play the round's policy with and without its critic and residual, from the same starts. What does better
+        becomes the acting version; the whole one, if they do alike.
+        """
+        version = stage.policy_version
+        if self._was_made(version):
+            return False
+        candidate, plain = self.folder.candidate(version), self.folder.plain(version)
+        model, meta = load_model(candidate)
+        save_policy(plain, model, None, meta)
+        whole_jobs, plain_jobs = self._jobs.comparison(stage)
+        jobs = [*whole_jobs, *plain_jobs]
+        self._note_player(stage, jobs, self.store)
+        self._rollouts(jobs, self.store, stage)
+        whole, without = (self._unaided([job.episode_id for job in each]) for each in (whole_jobs, plain_jobs))
+        acts = whole[0] >= without[0]
+        summary = self.folder.read_summary()
+        noted = {**summary.get("compared", {}), str(version): {"whole": whole, "plain": without, "whole_acts": acts}}
+        self.folder.write_summary({**summary, "compared": noted})
+        lengths = [self.store.read_header(job.episode_id).length for job in jobs]
+        success, plain_success = whole[0] / whole[1], without[0] / without[1]
+        logged = {"success": success, "plain_success": plain_success, "whole_acts": float(acts)}
+        self._publish_once("compare", stage, {**logged, "episodes": len(jobs), "mean_length": float(np.mean(lengths))})
+        if acts:
+            shutil.rmtree(plain)
+        (candidate if acts else plain).rename(self.folder.policy(version))
+        verdict = "" if acts else ", which acts from now on"
+        self._result = f"{success:.0%} succeed, {plain_success:.0%} without critic and residual{verdict}, "
+        return True
+
     def _check(self, stage: Stage) -> bool:
         """Play the round's policy. It becomes the acting version if it does no worse than the previous one; otherwise
         the previous one stays.
@@ -235,7 +268,7 @@ class PracticeRun(LearningRun):
         return sum(header.success is True and not header.human_steps for header in headers), len(headers)
 
     def _policy_of(self, stage: Stage) -> Path:
-        if stage.kind == "practice" and self.budget.check_episodes:
+        if stage.kind == "practice" and (self.budget.check_episodes or self.budget.compare_episodes):
             return self.folder.candidate(stage.policy_version)
         return super()._policy_of(stage)
 

@@ -1,0 +1,95 @@
+"""A round's policy plays the same starts with and without its residual, and what does better acts."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.training.test_practice_run import fingerprint, train
+from vla_rl.cli.main import main
+from vla_rl.core.metadata import CRITIC_FOLDER
+from vla_rl.data.run_folder import RunFolder
+from vla_rl.data.store import EpisodeStore
+from vla_rl.report.sinks import read_records
+from vla_rl.training.rounds import PracticeRun
+
+OPTIONS = (
+    *("--config", "tiny", "task.env=tests.fakes.lucky:make_lucky", "takeover.enabled=false"),
+    *("algorithm=residual_td", "learning.td.updates=16", "learning.critic.hidden=[8]", "learning.distill_steps=2"),
+    *("exploration=0.2", "budget.compare_episodes=2", "budget.episodes_per_round=6"),
+)
+
+
+def unaided(_: PracticeRun, names: Sequence[str]) -> tuple[int, int]:
+    return (0 if names[0].startswith("whole001") else 1), len(names)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose first residual does worse than no residual, and whose second one does as well."""
+    run = tmp_path_factory.mktemp("compared") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PracticeRun, "_unaided", unaided)
+        train(*OPTIONS, "--out", run)
+    return run
+
+
+@pytest.mark.slow
+def test_what_does_better_acts_and_of_equals_the_whole_policy(compared: Path) -> None:
+    folder = RunFolder(compared)
+    chooses = [(folder.policy(version) / CRITIC_FOLDER).is_dir() for version in range(3)]
+    assert chooses == [False, False, True]
+    assert (folder.candidate(1) / CRITIC_FOLDER).is_dir(), "it can be looked at"
+    assert not folder.candidate(2).exists()
+    assert not any(folder.plain(version).exists() for version in (1, 2))
+    summary = folder.read_summary()
+    assert summary["compared"]["1"] == {"whole": [0, 2], "plain": [1, 2], "whole_acts": False}
+    assert summary["compared"]["2"] == {"whole": [1, 2], "plain": [1, 2], "whole_acts": True}
+    assert [entry["real_episodes"] for entry in summary["evaluations"]] == [3, 3 + 10, 3 + 20]
+
+
+@pytest.mark.slow
+def test_both_play_the_same_starts_which_practice_has_not_seen(compared: Path) -> None:
+    store = EpisodeStore(RunFolder(compared).episodes, create=False)
+    seeds = {
+        kind: [store.read_header(name).seed for name in store.ids() if name.startswith(kind)]
+        for kind in ("whole001", "plain001", "round001")
+    }
+    assert seeds["whole001"] == seeds["plain001"]
+    assert len({*seeds["whole001"], *seeds["round001"]}) == 2 + 6
+    compared_records = [r for r in read_records(compared / "metrics.jsonl") if r["kind"] == "compare"]
+    assert [(record["round"], record["episodes"]) for record in compared_records] == [(1, 4), (2, 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_run_that_was_killed_in_its_comparison_comes_to_the_same(
+    compared: Path, tmp_path: Path, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "killed"
+    shutil.copytree(compared, run)
+    folder = RunFolder(run)
+    for later in range(version, 3):
+        if folder.candidate(later).exists():
+            shutil.rmtree(folder.policy(later))
+        else:
+            folder.policy(later).rename(folder.candidate(later))  # as it lies before it is compared
+    monkeypatch.setattr(PracticeRun, "_unaided", unaided)
+    train("--resume", run)
+    assert fingerprint(run) == fingerprint(compared)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["algorithm=filtered_bc"], "algorithm=filtered_bc makes neither"),
+        (["algorithm=residual_td", "budget.check_episodes=1"], "budget.check_episodes lets something else decide"),
+        (["algorithm=residual_td", "budget.staleness=1", "workers=1"], "budget.staleness lets something else decide"),
+    ],
+)
+def test_where_nothing_can_be_compared_it_is_refused(tmp_path: Path, capsys, options: list[str], said: str) -> None:
+    command = ["train", "--config", "tiny", "budget.compare_episodes=1", *options, "--out", str(tmp_path / "run")]
+    assert main(command) != 0
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

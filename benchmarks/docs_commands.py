@@ -48,6 +48,7 @@ SMALLER = {
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
     r"vla-rl train .*staleness=": [*_TINY, "workers=1"],
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
+    r"vla-rl train .*compare_episodes=": [*_TINY, *_BRIEF_RESIDUAL, "budget.compare_episodes=1"],
     r"vla-rl train .*(--config imagined|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train .*algorithm=residual_ppo": _TINY,
     r"vla-rl train .*--config alone .*MetaWorld": [*_TINY, *_BRIEF_RESIDUAL, *_ONE_BRIEF_ROUND],

@@ -254,6 +254,8 @@ def test_what_needs_outcomes_of_the_environment_is_refused(tmp_path: Path) -> No
     folder = RunFolder(tmp_path / "run")
     with pytest.raises(UserError, match=r"budget\.check_episodes=0"):
         choose_labels(folder, LabelConfig(), BudgetConfig(check_episodes=4))
+    with pytest.raises(UserError, match=r"budget\.compare_episodes=0"):
+        choose_labels(folder, LabelConfig(), BudgetConfig(compare_episodes=4))
     choose_labels(folder, LabelConfig(answers=20), BudgetConfig())
     with pytest.raises(UserError, match="other label settings"):
         choose_labels(folder, LabelConfig(answers=30), BudgetConfig())

@@ -19,6 +19,10 @@ OPTIONS = (
     *("algorithm=residual_td", "learning.td.updates=16", "learning.critic.hidden=[8]", "learning.distill_steps=2"),
     *("exploration=0.2", "budget.compare_episodes=2", "budget.episodes_per_round=6"),
 )
+ON_POLICY = (
+    *("--config", "tiny", "task.env=tests.fakes.lucky:make_lucky", "takeover.enabled=false", "exploration=0.2"),
+    *("algorithm=residual_ppo", "learning.ppo.chunk_ticks=8", "learning.value.steps=2", "budget.steps_per_round=2"),
+)
 
 
 def unaided(_: PracticeRun, names: Sequence[str]) -> tuple[int, int]:
@@ -78,6 +82,17 @@ def test_a_run_that_was_killed_in_its_comparison_comes_to_the_same(
     monkeypatch.setattr(PracticeRun, "_unaided", unaided)
     train("--resume", run)
     assert fingerprint(run) == fingerprint(compared)
+
+
+@pytest.mark.slow
+def test_an_algorithm_on_policy_goes_on_from_what_acts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it finds no episode that its own residual has played."""
+    monkeypatch.setattr(PracticeRun, "_unaided", unaided)
+    options = ("budget.compare_episodes=1", "budget.evaluate_every_round=false", "budget.evaluation_episodes=1")
+    train(*ON_POLICY, *options, "--out", tmp_path / "run")
+    records = read_records(tmp_path / "run" / "metrics.jsonl")
+    tried = [record["residual_action_std"] for record in records if "residual_action_std" in record]
+    assert tried == pytest.approx([0.2, 0.2], abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy as np
 
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.cache_keys import cache_key
+from vla_rl.core.capabilities import ON_POLICY
 from vla_rl.core.errors import CheckpointError, StoreError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
@@ -284,7 +285,9 @@ class PracticeRun(LearningRun):
     def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:
         self._calibrate(learner, stage)
         newest = stage.policy_version - 1
-        if (checks := self._checks()) and acting_policy(checks, newest) != newest:
+        checks, compared = self._checks(), self.folder.read_summary().get("compared", {}).get(str(newest))
+        acts_plain = compared is not None and not compared["whole_acts"]
+        if acting_policy(checks, newest) != newest or (acts_plain and learner.requires >= ON_POLICY):
             adopt_saved(learner, self.folder.policy(newest))
 
     def _calibrate(self, learner: Algorithm, stage: Stage) -> None:

@@ -37,7 +37,7 @@ def update(
     residual: nn.Module,
     optimizer: torch.optim.Optimizer,
     tried: Tried,
-    action_std: float,
+    action_std: float | Tensor,
     generator: torch.Generator,
     kl_coef: float = 0.0,
     target_kl: float = 0.0,
@@ -48,7 +48,7 @@ def update(
         residual: mu, a module from rows [K, I] to means [K, A]; trained in place.
         optimizer: Of its weights.
         tried: At least one chunk, tried with the present residual.
-        action_std: sigma.
+        action_std: sigma, one or one for each dimension, [A].
         generator: CPU generator of the batches.
         kl_coef: d, weight of the KL divergence from a zero residual, in nats per chunk.
         target_kl: KL divergence from the residual that acted, after which no further epoch begins, in nats per chunk;
@@ -85,11 +85,11 @@ def update(
     return logs
 
 
-def log_probability(offset: Tensor, mean: Tensor, action_std: float) -> Tensor:
+def log_probability(offset: Tensor, mean: Tensor, action_std: float | Tensor) -> Tensor:
     """log N(offset; mean, action_std^2) of [K, A], summed over dimensions, but for a constant: [K]."""
     return -((offset - mean) / action_std).square().sum(-1) / 2
 
 
-def divergence(mean: Tensor, other: Tensor, action_std: float) -> Tensor:
+def divergence(mean: Tensor, other: Tensor, action_std: float | Tensor) -> Tensor:
     """KL of two such Gaussians of means [K, A], in nats: [K]."""
     return ((mean - other) / action_std).square().sum(-1) / 2

@@ -87,7 +87,8 @@ class PlayedChunks(NamedTuple):
         features: [n, F], of `flat_features`.
         tick: float [n], ticks since the episode began.
         base: [n, H, A], what the residual moves: the frozen policy's own chunk, raw units.
-        noise: [n, A], standard normal, what the offset that was tried is made of; 0 in dimensions that are not moved.
+        noise: [n, A], what the offset that was tried is made of: standard normal times `offset_unit`; 0 in dimensions
+            that are not moved.
         executed: [n, A], the recorded action, raw units; 0 in dimensions that the robot lacks.
     """
 
@@ -110,8 +111,9 @@ class Stretch(NamedTuple):
         tick: float [n], ticks since the episode began.
         rows: [n, I], the residual's inputs.
         mean: [n, A], what the present residual proposes.
-        noise: [n, A], standard normal, what the offset that was tried was made of.
-        action_std: of the offset; 0 where the present residual did not play the episode with offsets.
+        noise: [n, A], what the offset that was tried was made of, as of `PlayedChunks`.
+        action_std: of the offset, in units of `offset_unit`; 0 where the present residual did not play the episode with
+            offsets.
         outcome: 1 or 0.
     """
 
@@ -185,7 +187,9 @@ class ResidualPPO(Algorithm):
         rows, mean, noise = (torch.cat([getattr(s, name) for s in tried]) for name in ("rows", "mean", "noise"))
         chunks = ppo.Tried(rows, mean + action_std * noise, mean, torch.cat(advantages))
         logs = {"chunks": float(len(rows)), "action_std": action_std, "value_brier": brier}
-        logs |= ppo.update(self.residual, self._optimizer, chunks, action_std, generator, target_kl=_LARGEST_DIVERGENCE)
+        unit = offset_unit(self.model, self.residual)
+        std = action_std * unit.where(unit > 0, 1.0)
+        logs |= ppo.update(self.residual, self._optimizer, chunks, std, generator, target_kl=_LARGEST_DIVERGENCE)
         return logs | {"size": float(self.residual(rows).detach().square().mean().sqrt())}
 
     @torch.no_grad()
@@ -301,8 +305,7 @@ def played_chunks(
     base = model.draw_several(*inputs, data.tensor(noise)[:, None], seen=seen)[:, 0]
     tried = np.concatenate([exploration_noise(seed, int(tick), size) for tick in step])
     dims = episode.action_dim  # a smaller robot has no more
-    scale = residual.action_normalizer.scale
-    moves = data.tensor(model.statistics.offset_scale()) / scale.where(scale > 0, 1.0)
+    moves = offset_unit(model, residual)
     moves[dims:] = 0
     recorded = torch.zeros_like(base[:, 0])
     recorded[:, :dims] = data.tensor(record.action_policy[executed])
@@ -315,6 +318,12 @@ def played_chunks(
         data.tensor(tried) * moves,
         recorded,
     )
+
+
+def offset_unit(model: BasePolicy, residual: Residual) -> Tensor:
+    """Return what one unit of exploration is in normalized action units, [A]; 0 where nothing is tried."""
+    scale = residual.action_normalizer.scale
+    return torch.from_numpy(model.statistics.offset_scale()).to(scale) / scale.where(scale > 0, 1.0)
 
 
 def _ticks_since_planned(record: Episode, executed: np.ndarray, index: np.ndarray) -> np.ndarray:

@@ -102,6 +102,23 @@ def test_dimensions_that_never_change_are_not_tried(make_cache, monkeypatch: pyt
     assert not stretch.mean[:, 1].any()
 
 
+def test_each_dimension_is_as_likely_as_it_was_tried(make_cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a chunk changes little is tried by little, and the ratio knows that."""
+    usual, given = make_model(), []
+
+    def make_slow() -> FlowVLA:
+        torch.manual_seed(0)
+        change = (usual.statistics.action.std[0] / 30, 9.0)
+        return FlowVLA(usual.config, usual.spec, replace(usual.statistics, change=change))
+
+    monkeypatch.setitem(globals(), "make_model", make_slow)
+    monkeypatch.setattr("vla_rl.ppo.update", lambda *parts, **_: given.append(parts) or {})
+    learner(make_cache([play(acting(), "round-0", 5)[0]])).update(0)
+    _, _, tried, sigma, _ = given[0]
+    drawn = [exploration_noise(5, tick, 2)[0] for tick in range(0, CHUNKS * TICKS, TICKS)]
+    np.testing.assert_allclose(((tried.offset - tried.mean) / sigma).detach(), np.array(drawn), atol=1e-3)
+
+
 def played(policy: ActingPolicy, count: int, version: int):
     return [play(policy, f"round{version:03d}-{index:03d}", 1000 * version + index)[0] for index in range(count)]
 

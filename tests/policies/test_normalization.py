@@ -79,6 +79,8 @@ def test_an_offset_is_no_larger_than_what_actions_change_in_a_chunk() -> None:
     np.testing.assert_allclose(statistics.offset_scale(), [std[0], std[1], 0], rtol=1e-6)
     known = replace(statistics, change=(0.1, 1.0, 0.1))
     np.testing.assert_allclose(known.offset_scale(), [0.3, std[1], 0], rtol=1e-6)
+    held = replace(known, change=(0.0, 1.0, 0.0))  # one target in all of an episode, another one in the next
+    np.testing.assert_allclose(held.offset_scale(), [std[0], std[1], 0], rtol=1e-6)
     raw = known.to_dict()
     assert Statistics.from_dict(json.loads(json.dumps(raw))) == known
     del raw["change"]  # as it was saved before

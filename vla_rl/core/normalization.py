@@ -213,13 +213,15 @@ class Statistics:
         """Return what an offset of one unit is in raw units, float32 [A]: 0 in discrete dimensions.
 
         It is the scale of the action, or three usual changes of the action where that is less. The scale of an absolute
-        target of a joint is the whole motion, of which a chunk executes a small part.
+        target of a joint is the whole motion, of which a chunk executes a small part. A target that stays until an
+        episode ends has no change, and its scale counts.
         """
         _, scale = self.action.affine(self.discrete_dims)
         scale[list(self.discrete_dims)] = 0
         if not self.change:
             return scale
-        return np.minimum(scale, np.float32(_CHANGES) * np.array(self.change, np.float32))
+        most = np.float32(_CHANGES) * np.array(self.change, np.float32)
+        return np.where(most > 0, np.minimum(scale, most), scale)
 
     def widened(self) -> Self:
         """Return the statistics that lerobot's processors normalize by, see `VectorStatistics.widened`."""

@@ -104,6 +104,7 @@ def test_the_usual_change_of_an_action_is_taken_within_episodes_and_over_the_rob
     assert data_statistics(cache, (), ticks=3).change == pytest.approx((np.sqrt((3**2 + 9**2) / 2), 30))
     assert data_statistics(cache, (), ticks=8).change == (), "no episode is that long"
     assert data_statistics(cache, ()).change == ()
+    assert cache.store.summary()[1].change == pytest.approx((np.sqrt((6**2 + 18**2) / 2), 60)), "as for a run"
 
 
 def test_outcomes_are_credited_to_what_was_sent_and_not_to_what_is_to_be_imitated(make_cache):

@@ -52,6 +52,7 @@ from vla_rl.data.statistics import data_statistics, spec_of
 logger = logging.getLogger(__name__)
 
 TEMPORARY_SUFFIX = ".tmp"
+_EXECUTED_TICKS = 6  # of a chunk, in the presets that Python practices with
 # What file systems without hard links (exFAT, some network shares) answer.
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 
@@ -259,7 +260,7 @@ class EpisodeStore(Editable):
         with tempfile.TemporaryDirectory() as folder:
             cache = FrameCache(self, Path(folder))
             cache.refresh()
-            return spec_of(cache.episodes), data_statistics(cache, ())
+            return spec_of(cache.episodes), data_statistics(cache, (), _EXECUTED_TICKS)
 
     def _file(self, episode_id: str) -> Path:
         check_episode_id(episode_id)

@@ -342,7 +342,8 @@ def _pooled(cells: list[dict[str, Any]], key: str) -> str:
 
 def _published_rows(cells: list[dict[str, Any]]) -> list[str]:
     task, ours = cells[0]["task"], f"{np.mean([_last(cell) for cell in cells]):.0%}"
-    return [f"| {_named(task)} | {ours} | {each.source} | {each.figure} | {each.differs} |" for each in TASKS[task].published]
+    row = f"| {_named(task)} | {ours} |"
+    return [f"{row} {each.source} | {each.figure} | {each.differs} |" for each in TASKS[task].published]
 
 
 def _save_curves(cells: list[dict[str, Any]], file: Path) -> None:

@@ -219,10 +219,10 @@ def _measure(cell: Cell, runs: Path, changes: Sequence[str]) -> dict[str, Any]:
 
 def _curve(run: Run, action_repeat: int) -> list[dict[str, Any]]:
     """Success after each evaluated round, and what practice had taken until then."""
-    rounds = {int(record["round"]): record for record in run.records("collect") if record["round"]}
+    practice = [each for kind in ("collect", "compare") for each in run.records(kind) if each["round"]]
     curve = []
     for policy in run.policies:
-        played = [record for number, record in rounds.items() if number <= policy.round]
+        played = [record for record in practice if record["round"] <= policy.round]
         steps = round(sum(record["episodes"] * record["mean_length"] for record in played))
         curve.append(
             {

@@ -1,6 +1,7 @@
 """The known benchmarks: one protocol for all methods, and figures that are only there where they were measured."""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from benchmarks.runs import Cell
 from vla_rl.core.config import load_config
 from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
+from vla_rl.report.run_files import Evaluation, Run
 from vla_rl.training.config import RunConfig
 
 CPU = {"measured": {"cpu": "a processor", "commit": "abc"}}
@@ -54,6 +56,18 @@ def test_every_method_has_the_protocol_of_the_task(task: str) -> None:
             assert budget.rounds * budget.episodes_per_round == 150 * TASKS[task].rounds
         assert (budget.demonstrations, config.task.env) == (TASKS[task].demonstrations, task)
         assert not config.takeover.enabled
+
+
+def test_episodes_of_a_comparison_are_practice_too() -> None:
+    def record(kind: str, number: int, episodes: int) -> dict[str, Any]:
+        return {"kind": kind, "round": number, "step": 100 * number, "episodes": episodes, "mean_length": 10.0}
+
+    metrics = [record("collect", 0, 8), *(record("collect", n, 118) for n in (1, 2)), record("compare", 1, 32)]
+    evaluated = [Evaluation(number, "", None, None, 3, 10, None, None, {}, {}) for number in (0, 1, 2)]
+    run = Run(Path("run"), "", {}, {}, evaluated, [], metrics, [])
+    curve = known._curve(run, 2)
+    assert [point["practice_episodes"] for point in curve] == [0, 150, 150 + 118]
+    assert [point["samples"] for point in curve] == [0, 750, 750 + 590]
 
 
 def test_a_figure_stands_for_all_of_its_tasks_or_is_left_out() -> None:

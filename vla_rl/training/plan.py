@@ -101,8 +101,8 @@ class BudgetConfig:
         if self.compare_episodes and (self.check_episodes or self.staleness):
             other = "check_episodes" if self.check_episodes else "staleness"
             raise ConfigError(
-                f"budget.compare_episodes decides whether critic and residual of a round act, and budget.{other} lets "
-                "something else decide or play meanwhile; set one of them to 0"
+                f"budget.compare_episodes decides whether a round's critic and residual act; budget.{other} lets "
+                "something else decide or play. Set one of them to 0"
             )
 
     def acting_version(self, round_number: int) -> int:

@@ -42,8 +42,8 @@ class BudgetConfig:
             episodes (or all, where they are fewer), which are played without exploration too. All of them are learned
             from. 0: no check.
         compare_episodes: Starts that a round's policy plays twice, with and without its critic and residual. What does
-            better acts from then on; both, if they do alike. These episodes are learned from too. 0: the critic and the
-            residual always act.
+            better acts from then on; where they do alike, the whole policy. These episodes are learned from too. 0:
+            critic and residual always act.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those
             from which a chunk was ``planned``. The latter saves most of the time, where the simulator can leave others
@@ -116,7 +116,7 @@ class BudgetConfig:
 
     @property
     def real_per_round(self) -> int:
-        """Episodes of a round: in practice, in the check, and in the comparison, if there is something to compare."""
+        """Episodes of a round: in practice, in the check and in the comparison."""
         return self.episodes_per_round + self.check_episodes + 2 * self.compare_episodes
 
 

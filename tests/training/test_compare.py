@@ -95,6 +95,23 @@ def test_an_algorithm_on_policy_goes_on_from_what_acts(tmp_path: Path, monkeypat
     assert tried == pytest.approx([0.2, 0.2], abs=1e-4)
 
 
+@pytest.mark.slow
+def test_another_policy_is_not_judged_by_the_episodes_that_are_there(
+    compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "other"
+    shutil.copytree(compared, run)
+    folder = RunFolder(run)
+    shutil.rmtree(folder.candidate(1))
+    shutil.copytree(folder.policy(2), folder.candidate(1))
+    for version in (1, 2):
+        shutil.rmtree(folder.policy(version))
+    assert main(["train", "--resume", str(run)]) != 0
+    said = capsys.readouterr().err
+    assert "compare 1: another policy or other settings played 4 of its episodes" in said
+    assert f"{folder.episodes}/episodes/plain001-* {folder.episodes}/episodes/whole001-*" in said
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

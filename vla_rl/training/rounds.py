@@ -342,7 +342,7 @@ class PracticeRun(LearningRun):
         noted = summary.setdefault("played", {})
         played = [job.episode_id for job in jobs if job.episode_id in store]
         if played and noted.get(stage.name, key) != key:
-            files = store.episodes_dir / f"{played[0].rpartition('-')[0]}-*"
+            files = " ".join(sorted({f"{store.episodes_dir / name.rpartition('-')[0]}-*" for name in played}))
             raise StoreError(
                 f"{stage.name}: another policy or other settings played {len(played)} of its episodes; move them away "
                 f"to play them anew: {files}"

@@ -19,7 +19,7 @@ from std_srvs.srv import SetBool, Trigger
 from robot_io.ros2 import qos
 from tests.fakes.holding_rig import HoldingRig
 
-DEADMAN_MS = 300
+DEADMAN_MS = 1000  # a busy machine misses 300 ms now and then
 rig = HoldingRig(deadman_topic="deadman", deadman_timeout_ms=f"{DEADMAN_MS}.0", heartbeat_topic="heartbeat",
                  controllers="[arm_controller, arm_hardware]")
 hand = rig.world.create_publisher(Bool, "deadman", 1)
@@ -36,7 +36,7 @@ def controllers(**labels):
 
 
 def runs():
-    # A busy machine may miss the dead-man for 300 ms: the node rightly does not begin, or stops. A person re-arms it.
+    # A busy machine may miss the dead-man for so long: the node rightly does not begin, or stops. A person re-arms it.
     if rig.stopped():
         rearmed()
     rig.trigger("start")
@@ -47,7 +47,9 @@ def runs():
 
 def attempt(act, within_s=5.0):
     # Begin an attempt, let something happen in it, and say how long the node took to stop, and why.
-    assert rig.until(runs, 20.0), rig.why
+    end_s = time.monotonic() + 20.0
+    while not runs():
+        assert time.monotonic() < end_s, rig.why
     before = len(beats)
     began_s = time.monotonic()
     act()
@@ -56,8 +58,9 @@ def attempt(act, within_s=5.0):
     stopped = rig.until(rig.stopped, 3.0) if latched else rig.stopped()
     said = {"stopped": stopped, "why": rig.why, "after_ms": after_ms, "beats": before}
     last = beats[-1][0] - began_s if beats else 0.0
-    time.sleep(0.5)
-    return said | {"last_beat_ms": last * 1e3, "beats_after": sum(at_s > began_s + 1.0 for at_s, _ in beats)}
+    time.sleep(0.8)
+    later = sum(at_s > began_s + after_ms / 1e3 + 0.3 for at_s, _ in beats)
+    return said | {"last_beat_ms": last * 1e3, "beats_after": later}
 
 
 def rearmed():
@@ -126,14 +129,14 @@ def test_nothing_begins_until_the_dead_man_is_held(said: dict[str, Any]) -> None
     assert said["rearm"][0]
 
 
-@pytest.mark.parametrize(("how", "declared_ms"), [("let go", 200.0), ("silent", 300.0 + 200.0)])
+@pytest.mark.parametrize(("how", "declared_ms"), [("let go", 200.0), ("silent", 1000.0 + 200.0)])
 def test_a_dead_man_that_is_let_go_latches_the_stop_in_time(how: str, declared_ms: float, said: dict[str, Any]) -> None:
     stop = said[how]
     assert stop["stopped"]
     assert "the dead-man on deadman was not held" in stop["why"]
     assert stop["after_ms"] <= declared_ms + LATE_MS
     if how == "silent":
-        assert stop["after_ms"] >= 250.0, "a message that is only late does not stop it"
+        assert stop["after_ms"] >= 900.0, "a message that is only late does not stop it"
 
 
 def test_holding_it_again_moves_nothing(said: dict[str, Any]) -> None:

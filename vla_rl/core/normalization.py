@@ -19,7 +19,7 @@ INPUT_LIMIT = 10.0
 """Largest normalized input, in scales; further out a trained network sees nothing else."""
 LITTLE = 0.05
 """Share of the largest scale below which a dimension moves little."""
-_CHANGES = 3.0  # an offset of one unit is at most so many usual changes of the action: `Statistics.offset_scale`
+_CHANGES = 3.0  # most usual changes of an action in one unit of an offset, see `Statistics.offset_scale`
 _RARELY = 5.0  # scales from the mean: a dimension that goes further in the data is at rest most of the time
 _OF_LARGEST = 0.02  # least scale of a dimension, as a share of the largest scale that has its unit
 _OF_MAGNITUDE = 0.001, 0.01  # its least and, without a declared unit, its largest share of the dimension's magnitude

@@ -65,7 +65,7 @@ def data_statistics(cache: FrameCache, discrete_dims: Sequence[int], ticks: int 
 
 
 def _change(cache: FrameCache, present: NDArray[np.bool_], ticks: int) -> tuple[float, ...]:
-    """Root mean square change of each action dimension in so many ticks; empty if a dimension shows none."""
+    """Return the root mean square change of each action dimension in these ticks. If no episode is so long: empty."""
     frames = np.arange(cache.total_frames)
     later, inside = cache.later(frames, ticks)
     square = np.square(cache.action[later].astype(np.float64) - cache.action[frames])

@@ -58,33 +58,33 @@ class StageJobs:
 
     def check(self, stage: Stage) -> list[RolloutJob]:
         """Those in which a round's candidate shows whether it may act."""
-        first = self._budget.episodes_per_round
-        return self._jobs(
-            f"check{stage.round:03d}-",
-            self._budget.check_episodes,
-            lambda start: (plan.practice_seed(self._seed, stage.round, first + start),),
-            self._folder.candidate(stage.policy_version),
-        )
+        return self._after_practice("check", self._budget.check_episodes, stage, self._folder.candidate)
 
     def comparison(self, stage: Stage) -> tuple[list[RolloutJob], list[RolloutJob]]:
         """Those in which a round's policy plays the same starts with and without its critic and residual."""
-        first, folder, version = self._budget.episodes_per_round, self._folder, stage.policy_version
-
-        def played(prefix: str, policy: Path) -> list[RolloutJob]:
-            return self._jobs(
-                f"{prefix}{stage.round:03d}-",
-                self._budget.compare_episodes,
-                lambda start: (plan.practice_seed(self._seed, stage.round, first + start),),
-                policy,
-            )
-
-        return played("whole", folder.candidate(version)), played("plain", folder.plain(version))
+        whole, plain = (
+            self._after_practice(name, self._budget.compare_episodes, stage, folder)
+            for name, folder in (("whole", self._folder.candidate), ("plain", self._folder.plain))
+        )
+        return whole, plain
 
     def evaluation(self, stage: Stage) -> list[RolloutJob]:
         """Those of a policy version on the held-out seeds."""
         version, folder, episodes = stage.policy_version, self._folder, self._budget.evaluation_episodes
         jobs = held_out_jobs(f"v{version:04d}", self._tasks, folder.evaluation, folder.policy(version), episodes)
         return [replace(job, pictures=self._budget.evaluation_pictures == "every") for job in jobs]
+
+    def _after_practice(
+        self, name: str, count: int, stage: Stage, folder_of: Callable[[int], Path]
+    ) -> list[RolloutJob]:
+        """Return the jobs of a policy that a round has made, from the starts after those of its practice."""
+        first = self._budget.episodes_per_round
+        return self._jobs(
+            f"{name}{stage.round:03d}-",
+            count,
+            lambda start: (plan.practice_seed(self._seed, stage.round, first + start),),
+            folder_of(stage.policy_version),
+        )
 
     def _jobs(
         self, prefix: str, count: int, seeds: Callable[[int], tuple[int, ...]], policy: Path | None

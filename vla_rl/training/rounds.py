@@ -16,7 +16,6 @@ import numpy as np
 
 from vla_rl.algorithms.base import Algorithm
 from vla_rl.core.cache_keys import cache_key
-from vla_rl.core.capabilities import ON_POLICY
 from vla_rl.core.errors import CheckpointError, StoreError
 from vla_rl.core.policy_spec import PolicySpec
 from vla_rl.core.progress import track
@@ -215,7 +214,7 @@ class PracticeRun(LearningRun):
         lengths = [self.store.read_header(job.episode_id).length for job in jobs]
         success, plain_success = whole[0] / whole[1], without[0] / without[1]
         logged = {"success": success, "plain_success": plain_success, "whole_acts": float(acts)}
-        self._publish_once("compare", stage, {**logged, "episodes": len(jobs), "mean_length": float(np.mean(lengths))})
+        self._publish_once("compare", stage, logged | {"episodes": len(jobs), "mean_length": float(np.mean(lengths))})
         if acts:
             shutil.rmtree(plain)
         (candidate if acts else plain).rename(self.folder.policy(version))
@@ -285,9 +284,8 @@ class PracticeRun(LearningRun):
     def _before_first_step(self, learner: Algorithm, stage: Stage) -> None:
         self._calibrate(learner, stage)
         newest = stage.policy_version - 1
-        checks, compared = self._checks(), self.folder.read_summary().get("compared", {}).get(str(newest))
-        acts_plain = compared is not None and not compared["whole_acts"]
-        if acting_policy(checks, newest) != newest or (acts_plain and learner.requires >= ON_POLICY):
+        compared = self.folder.read_summary().get("compared", {}).get(str(newest), {"whole_acts": True})
+        if acting_policy(self._checks(), newest) != newest or not compared["whole_acts"]:
             adopt_saved(learner, self.folder.policy(newest))
 
     def _calibrate(self, learner: Algorithm, stage: Stage) -> None:

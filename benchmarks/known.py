@@ -31,8 +31,8 @@ from vla_rl.training.evaluation import evaluate_parts
 OURS = "alone"
 _METHODS = {
     OURS: [],
-    "filtered_bc": METHODS["filtered_bc"],
-    "residual_ppo": [*METHODS["residual_ppo"], "budget.evaluate_every_round=false"],
+    "filtered_bc": [*METHODS["filtered_bc"], "budget.compare_episodes=0", "budget.episodes_per_round=150"],
+    "residual_ppo": [*METHODS["residual_ppo"], "budget.compare_episodes=0", "budget.evaluate_every_round=false"],
 }
 PICTURE = "images/known.svg"
 _IBRL_SAMPLES = 40_000
@@ -63,7 +63,6 @@ class Protocol:
         evaluation: Number of held-out starts after each round.
         has_rivals: Whether rivals run without being asked for.
         action_repeat: Simulator steps per sample in the count of the published figures.
-        pictures: Whether the policy sees pictures; else the true state, as the published agents do.
         published: Figures of other groups.
     """
 
@@ -73,7 +72,6 @@ class Protocol:
     evaluation: int = 100
     has_rivals: bool = False
     action_repeat: int = 1
-    pictures: bool = True
 
 
 _MULTI_HUMAN = "300 human demonstrations; robosuite 1.2 to 1.4"
@@ -117,7 +115,6 @@ TASKS = {
     "ogbench/CubeSingle-v0": Protocol(
         100,
         (Published("FQL, arXiv 2502.02538", "96 % (ReBRAC 91, IQL 83)", f"{_ORACLE}; offline, no practice"),),
-        pictures=False,
     ),
     "ogbench/CubeDouble-v0": Protocol(
         100,
@@ -125,7 +122,6 @@ TASKS = {
             Published("FQL, arXiv 2502.02538", "40 -> 92 % (task 2)", f"{_ORACLE}; then 1M practice steps"),
             Published("Q-chunking, arXiv 2507.07969", "66 -> 98 %", f"{_ORACLE}; then 1M practice steps"),
         ),
-        pictures=False,
     ),
 }
 _NAMES = {short_name(task): task for task in TASKS}
@@ -186,7 +182,7 @@ def _arguments(cell: Cell, changes: Sequence[str], base: bool = False) -> list[s
         f"budget.evaluation_episodes={protocol.evaluation}",
         f"budget.rounds={protocol.rounds}",
         *("workers=2", "environments_per_worker=8"),  # a robosuite environment takes 300 MB
-        *([] if protocol.pictures else ["task.kwargs.pictures=false"]),
+        "task.kwargs.pictures=false",
         *method,
         *changes,
         *(["budget.rounds=0"] if base else []),
@@ -322,15 +318,11 @@ def _row(cells: list[dict[str, Any]]) -> str:
     parts = [f"{np.mean([cell['parts'][name] for cell in cells]):.0%}" for name in PARTS if name in first["parts"]]
     steps, samples = (np.mean([c["curve"][-1][key] for c in cells]) / 1e3 for key in ("environment_steps", "samples"))
     return (
-        f"| {_named(first['task'])} | {first['demonstrations']} | `{first['method']}` | {len(cells)} "
+        f"| {first['task']} | {first['demonstrations']} | `{first['method']}` | {len(cells)} "
         f"| {_pooled(cells, 'supervised')} | {', '.join([*shown[:-1], ''])}**{_pooled(cells, 'practised')}** "
         f"| {', '.join([*parts, f'{np.mean([_last(c) for c in cells]):.0%}']) if parts else '-'} "
         f"| {steps:.0f}k ({samples:.0f}k) | {np.mean([cell['wall_s'] for cell in cells]) / 3600:.1f} |"
     )
-
-
-def _named(task: str) -> str:
-    return task if TASKS[task].pictures else f"{task}, from the true state"
 
 
 def _pooled(cells: list[dict[str, Any]], key: str) -> str:
@@ -342,7 +334,7 @@ def _pooled(cells: list[dict[str, Any]], key: str) -> str:
 
 def _published_rows(cells: list[dict[str, Any]]) -> list[str]:
     task, ours = cells[0]["task"], f"{np.mean([_last(cell) for cell in cells]):.0%}"
-    row = f"| {_named(task)} | {ours} |"
+    row = f"| {task} | {ours} |"
     return [f"{row} {each.source} | {each.figure} | {each.differs} |" for each in TASKS[task].published]
 
 

@@ -37,7 +37,7 @@ _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "lea
 _BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
 # Enough for an expert of Meta-World.
 _ONE_BRIEF_ROUND = ["budget.rounds=1", "task.image_size=32", "task.declare.max_episode_steps=200"]
-_BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2"]
+_BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2", "budget.compare_episodes=1"]
 # As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
 _DEMO += ["task.difficulty=0", "task.declare.max_episode_steps=70"]
@@ -48,10 +48,10 @@ SMALLER = {
     r"vla-rl demo\b|make demo\b": [*_TINY, "budget.rounds=1", "--alone", ""],  # tests/cli/test_demo.py
     r"vla-rl train .*staleness=": [*_TINY, "workers=1"],
     r"vla-rl train .*check_episodes=": [*_TINY, *_BRIEFLY_IMAGINED, "budget.check_episodes=2"],
-    r"vla-rl train .*compare_episodes=": [*_TINY, *_BRIEF_RESIDUAL, "budget.compare_episodes=1"],
     r"vla-rl train .*(--config imagined|algorithm=imagined_edit)": [*_TINY, *_BRIEFLY_IMAGINED],
     r"vla-rl train .*algorithm=residual_ppo": _TINY,
     r"vla-rl train .*--config alone .*MetaWorld": [*_TINY, *_BRIEF_RESIDUAL, *_ONE_BRIEF_ROUND],
+    r"vla-rl train .*--config alone .*compare_episodes=0": [*_TINY, *_BRIEF_RESIDUAL, "budget.compare_episodes=0"],
     r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],

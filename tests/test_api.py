@@ -23,6 +23,7 @@ from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import ActionChunk, Float32Array, Observation
 from vla_rl.data.run_folder import RunFolder
+from vla_rl.outcomes.labeling import LabelConfig
 from vla_rl.policies.acting import ActingPolicy
 from vla_rl.report.outcomes import Outcomes
 from vla_rl.training.config import RunConfig
@@ -352,6 +353,26 @@ def test_practice_goes_on_where_its_folder_stands(place: SimpleNamespace) -> Non
         vla.Practice(
             place.policy, place.env, episodes_per_round=4, demonstrations=place.demos, out="runs/dot", settings=BRIEF
         )
+
+
+@pytest.mark.parametrize(
+    ("episodes", "given", "collected", "compared"),
+    [
+        (63, {}, 63, 0),
+        (64, {}, 32, 16),
+        (64, {"algorithm": "chunk_critic", "settings": {"budget.compare_episodes": 3}}, 32, 3),
+        (64, {"algorithm": "filtered_bc"}, 64, 0),
+        (64, {"outcomes": LabelConfig()}, 64, 0),
+    ],
+)
+def test_a_comparison_is_part_of_the_episodes_of_a_long_round(
+    place: SimpleNamespace, tmp_path: Path, episodes: int, given: dict[str, Any], collected: int, compared: int
+) -> None:
+    practice = vla.Practice(
+        place.policy, place.env, episodes_per_round=episodes, demonstrations=place.demos, out=tmp_path / "run", **given
+    )
+    budget = practice.config.budget
+    assert (budget.episodes_per_round, budget.compare_episodes) == (collected, compared)
 
 
 def test_practice_refuses_demonstrations_of_another_robot(place: SimpleNamespace) -> None:

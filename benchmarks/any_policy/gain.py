@@ -19,7 +19,9 @@ from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import wilson_interval
 
 _PRESET = "alone"
+_UNCOMPARED = {"episodes_per_round": 150, "compare_episodes": 0}  # as its cells were measured
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
+_SAME += [f"budget.{name}={value}" for name, value in _UNCOMPARED.items()]
 _LOGGED = (
     "proxy_unexplained",
     "base_spread",
@@ -102,7 +104,10 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
         seeds: Seeds of the runs.
         rounds: Largest number of new rounds per cell; 0: only the supervised base policy.
     """
-    cells = Cells(out / "any_policy", {"config": read_yaml(config_file(_PRESET))})
+    config = read_yaml(config_file(_PRESET))
+    config["budget"] |= _UNCOMPARED
+    del config["budget"]["compare_episodes"]  # the key of the cells is older than this option
+    cells = Cells(out / "any_policy", {"config": config})
     for seed in seeds:
         for base in bases:
             if f"{base}-{seed}" not in cells and (found := _advance(base, seed, runs / cells.digest, rounds)):

@@ -53,9 +53,10 @@ def test_every_method_has_the_protocol_of_the_task(task: str) -> None:
         config = load_config(RunConfig, config_file("alone"), [change for change in changes if "=" in change])
         budget = config.budget
         if method == OURS or TASKS[task].has_rivals:
-            assert budget.rounds * budget.episodes_per_round == 150 * TASKS[task].rounds
+            assert budget.rounds * budget.real_per_round == 150 * TASKS[task].rounds
         assert (budget.demonstrations, config.task.env) == (TASKS[task].demonstrations, task)
         assert not config.takeover.enabled
+        assert config.task.kwargs == {"pictures": False}
 
 
 def test_episodes_of_a_comparison_are_practice_too() -> None:

@@ -424,7 +424,7 @@ TINY_ALONE = (
     "workers=0 environments_per_worker=3",
 )
 OWN = {
-    "alone": "learning.td.updates=60",
+    "alone": "learning.td.updates=60 budget.compare_episodes=0",
     "imagined": "learning.dynamics.steps=8 learning.value.steps=8 learning.best_of_n.offset_std=0.1 "
     "learning.branches.updates=2 learning.branches.branches=16",
 }

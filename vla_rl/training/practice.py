@@ -110,10 +110,15 @@ def check_config(config: RunConfig, has_demonstrations: bool = False, asks_base:
     return worker.spec
 
 
+def can_compare(algorithm: str) -> bool:
+    """Return whether an algorithm makes a critic or a residual, with and without which a policy can act."""
+    return find_algorithm(algorithm).selector is not Algorithm.selector
+
+
 def _require_parts(config: RunConfig, policy: frozenset[str]) -> None:
     """Refuse a strategy, exploration or an algorithm whose requirements policy and run do not meet."""
     check_base(config.algorithm, policy)
-    if config.budget.compare_episodes and find_algorithm(config.algorithm).selector is Algorithm.selector:
+    if config.budget.compare_episodes and not can_compare(config.algorithm):
         raise ConfigError(
             f"budget.compare_episodes compares a policy with and without its critic and residual, and "
             f"algorithm={config.algorithm} makes neither. Set budget.compare_episodes=0"

@@ -48,7 +48,9 @@ class Practice:
             (`vla_rl.policies.proxy`): a policy of lerobot, ``openpi://HOST:PORT`` or ``module:Name``.
         env: Task to practice.
         algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
-        episodes_per_round: Number of practice episodes per round.
+        episodes_per_round: Number of episodes per round. From 64 on, 32 of them decide whether the new critic and
+            residual act (``budget.compare_episodes``), where the algorithm makes them and the outcomes are the
+            environment's.
         demonstrations: Episodes that stay in the training data, such as those that the policy was trained on. Their
             pictures are resized to the task's.
         out: Run folder.
@@ -86,7 +88,7 @@ class Practice:
         from vla_rl.policies.folders import load_model
         from vla_rl.policies.trainable import summary_for
         from vla_rl.training.config import RunConfig
-        from vla_rl.training.practice import check_config
+        from vla_rl.training.practice import can_compare, check_config
 
         self._subscribers, task = subscribers, as_env(env).task
         store = load_episodes(demonstrations) if isinstance(demonstrations, str | Path) else demonstrations
@@ -106,9 +108,14 @@ class Practice:
                 )
             model, _ = load_model(start)
             own = {"task": config_to_dict(task), "policy": config_to_dict(model.config)}
+            preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
+            starts = preset["budget"].get("compare_episodes", 0)
+            if outcomes is not None or 4 * starts > episodes_per_round or not can_compare(algorithm):
+                starts = 0
             fixed = {
                 "algorithm": algorithm,
-                "budget.episodes_per_round": episodes_per_round,
+                "budget.episodes_per_round": episodes_per_round - 2 * starts,
+                "budget.compare_episodes": starts,
                 "budget.demonstrations": len(store) if store is not None else 0,
                 "budget.supervised_steps": 1,  # the policy comes from elsewhere
                 "budget.steps_per_demonstration": 0,
@@ -116,7 +123,6 @@ class Practice:
                 "workers": 0,
             }
             changes = override_items({**fixed, **(settings or {})})
-            preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
             self.config: RunConfig = load_config(RunConfig, None, changes, {**preset, **own})
             self.config.learning.check_steps(self.config.budget.steps_per_round, "budget.steps_per_round")
             given = self.config  # names the base policy where it lies now

@@ -49,8 +49,8 @@ class Practice:
         env: Task to practice.
         algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
         episodes_per_round: Number of episodes per round. From 64 on, 32 of them decide whether the new critic and
-            residual act (``budget.compare_episodes``), where the algorithm makes them and the outcomes are the
-            environment's.
+            residual act (``budget.compare_episodes``). There are none of these if the algorithm makes no residual, or
+            with ``outcomes``.
         demonstrations: Episodes that stay in the training data, such as those that the policy was trained on. Their
             pictures are resized to the task's.
         out: Run folder.

@@ -9,7 +9,8 @@ from tiny_world import MIXED, D, H, P, make_episode, make_model, tiny
 
 from vla_rl.algorithms.cloning import MixtureConfig, weights_without_failures
 from vla_rl.algorithms.round_data import RoundData
-from vla_rl.core.types import Origin
+from vla_rl.core.dimensions import Dimensions
+from vla_rl.core.types import Episode, Origin
 from vla_rl.credit import ActorKind
 from vla_rl.data.statistics import data_statistics
 from vla_rl.policies.base import Indicator
@@ -105,6 +106,28 @@ def test_the_usual_change_of_an_action_is_taken_within_episodes_and_over_the_rob
     assert data_statistics(cache, (), ticks=8).change == (), "no episode is that long"
     assert data_statistics(cache, ()).change == ()
     assert cache.store.summary()[1].change == pytest.approx((np.sqrt((6**2 + 18**2) / 2), 60)), "as for a run"
+
+
+def test_few_episodes_tell_little_of_the_scale_of_a_goal(make_cache):
+    named = Dimensions(("hand", "goal", "step", "angle"), ("m", "m", "m", "deg"))
+    hand = np.linspace(-1, 1, 8, dtype=np.float32)
+
+    def episode(name: str, goal: float, dimensions: Dimensions) -> Episode:
+        fixed = np.full(8, goal, np.float32)
+        step = np.where(np.arange(8) < 7, fixed, fixed + 0.01).astype(np.float32)
+        made = make_episode(name, [D] * 8, True, state=np.stack([hand, fixed, step, fixed], 1))
+        return replace(made, state_dimensions=dimensions)
+
+    def scales(dimensions: Dimensions) -> np.ndarray:
+        goals = {"a": 0.1, "b": 0.11, "c": 0.12, "d": 0.13}
+        cache = make_cache([episode(name, goal, dimensions) for name, goal in goals.items()])
+        return data_statistics(cache, ()).state.scale
+
+    own, std = np.std([0.1, 0.11, 0.12, 0.13]), hand.std()
+    assert scales(named)[:2] == pytest.approx([std, std / 2], rel=1e-5), "four episodes: half of the hand's scale"
+    assert scales(named)[2] == pytest.approx(max(0.02 * std, own), rel=0.1), "what changes in an episode is no goal"
+    assert scales(named)[3] == pytest.approx(own, rel=1e-5), "no other dimension has this unit"
+    assert scales(Dimensions(named.names))[1] == pytest.approx(own, rel=1e-5), "no unit is declared"
 
 
 def test_outcomes_are_credited_to_what_was_sent_and_not_to_what_is_to_be_imitated(make_cache):

@@ -72,7 +72,7 @@ class VectorStatistics:
         rows = [(row.mean(), row.std(), row.min(), row.max(), *np.quantile(row, [0.01, 0.99])) for row in dimensions]
         return cls(*(tuple(map(float, row)) for row in np.array(rows).reshape(-1, 6).T)).with_floor(units)
 
-    def with_floor(self, units: Sequence[str] = ()) -> Self:
+    def with_floor(self, units: Sequence[str] = (), shown: NDArray[np.int64] | None = None) -> Self:
         """Return the statistics with a least scale and an input limit for every dimension.
 
         Noise of a dimension that hardly moves would otherwise become its unit, and a normal motion a huge input. The
@@ -80,8 +80,13 @@ class VectorStatistics:
         declared unit the others may have a far smaller one (deg beside m): then it is at most 1 % of the magnitude.
         Inputs are limited to 10 scales of a dimension that moves little or rarely, else to 10 of the largest scales.
 
+        A dimension that stays as it is within each episode, such as a goal, is shown once by each. Few episodes tell
+        little about its scale. With a declared unit its floor is at least the largest scale with that unit, divided by
+        the square root of their number.
+
         Args:
             units: One unit per dimension (``""``: not declared), or empty.
+            shown: How many episodes show a dimension that stays as it is within each, int64 [D]; 0: it changes in one.
         """
         named = np.array(units or [""] * self.size, dtype=str)
         std = np.where(self.constant, 0.0, self.std)
@@ -89,6 +94,9 @@ class VectorStatistics:
         magnitude = np.maximum(np.abs(self.low), np.abs(self.high))
         floor = np.maximum(_OF_LARGEST * largest, _OF_MAGNITUDE[0] * magnitude)
         floor = np.where(named == "", np.minimum(floor, _OF_MAGNITUDE[1] * magnitude), floor)
+        if shown is not None:
+            stays = (shown > 0) & (named != "") & ~self.constant
+            floor = np.where(stays, np.maximum(floor, largest / np.sqrt(np.maximum(shown, 1))), floor)
         scale = np.maximum(std, floor)
         away = np.maximum(np.subtract(self.high, self.mean), np.subtract(self.mean, self.low))
         at_rest = (std < floor) | (scale < LITTLE * largest) | (away > _RARELY * scale)

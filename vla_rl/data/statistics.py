@@ -58,10 +58,19 @@ def data_statistics(cache: FrameCache, discrete_dims: Sequence[int], ticks: int 
     With the ticks in which one chunk is executed, they hold the usual change of the action in these.
     """
     state_lacks, action_lacks = _lacking(cache)
-    found = Statistics.from_arrays(
-        cache.state, cache.action, discrete_dims, ~state_lacks, ~action_lacks, _dimensions(cache)
-    )
-    return replace(found, change=_change(cache, ~action_lacks, ticks)) if ticks else found
+    declared = _dimensions(cache)
+    found = Statistics.from_arrays(cache.state, cache.action, discrete_dims, ~state_lacks, ~action_lacks, declared)
+    state = found.state.with_floor(declared[0].units, _shown(cache, ~state_lacks))
+    return replace(found, state=state, change=_change(cache, ~action_lacks, ticks) if ticks else ())
+
+
+def _shown(cache: FrameCache, present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many episodes have a state dimension that stays as it is within each, int64 [S]; 0: it changes."""
+    frames = np.arange(cache.total_frames)
+    later, _ = cache.later(frames, 1)
+    changes = ((cache.state[later] != cache.state[frames]) & present).any(0)
+    first = np.flatnonzero(np.diff(cache.episode_index, prepend=-1))
+    return np.where(changes, 0, present[first].sum(0))
 
 
 def _change(cache: FrameCache, present: NDArray[np.bool_], ticks: int) -> tuple[float, ...]:
@@ -87,7 +96,7 @@ def scale_notes(cache: FrameCache, statistics: Statistics) -> list[str]:
         still = [d for d in np.flatnonzero(vector.floored) if d not in discrete]
         floored = [f"{names[d]} ({vector.std[d]:.2g} -> {scale[d]:.2g})" for d in still]
         if floored:
-            found.append(f"{what} dimensions that hardly move get a larger scale: {', '.join(floored)}")
+            found.append(f"{what} dimensions of which the data show little get a larger scale: {', '.join(floored)}")
         away = np.abs(np.where(lacks, offset, column) - offset).max(0, initial=0.0)
         reach = np.divide(away, scale, out=np.zeros_like(scale), where=scale > 0)
         limit = vector.limits()

@@ -1,4 +1,4 @@
-"""Known benchmarks: the preset `alone`, unchanged, and two rivals beside the published figures of other groups.
+"""Known benchmarks from the true state: the preset `alone` and two rivals beside the published figures of other groups.
 
 Per task and seed, all methods start from the same supervised policy and get 450 practice episodes without a person. A
 cell is one run, kept in OUT/known/; an interrupted benchmark continues where it was. Run it where the suites are
@@ -31,7 +31,7 @@ from vla_rl.training.evaluation import evaluate_parts
 OURS = "alone"
 _METHODS = {
     OURS: [],
-    "filtered_bc": [*METHODS["filtered_bc"], "budget.compare_episodes=0", "budget.episodes_per_round=150"],
+    "filtered_bc": [*METHODS["filtered_bc"], "budget.compare_episodes=0"],
     "residual_ppo": [*METHODS["residual_ppo"], "budget.compare_episodes=0", "budget.evaluate_every_round=false"],
 }
 PICTURE = "images/known.svg"
@@ -304,7 +304,7 @@ def table(result: dict[str, Any]) -> str:
         "Success is a mean over seeds; in brackets, the 95 % Wilson interval of these very policies. "
         "It counts each held-out start once, because all seeds share the starts. "
         "Held-out starts: 100, aloha 50. A sample is a simulator step; Meta-World: two steps, as IBRL counts. "
-        "The gain of the critic is measured on the last policy. "
+        "The gain of the critic is measured on the last policy. Where it acts without a residual, all parts are equal. "
         f"Hours are wall-clock time with two workers. {origin(cells)} Command: `{result['command']}`."
     )
     picture = f"![Success against practice episodes and against simulator steps](../{PICTURE})"
@@ -315,7 +315,8 @@ def _row(cells: list[dict[str, Any]]) -> str:
     first = cells[0]
     curves = list(zip(*(cell["curve"] for cell in cells), strict=True))[1:]
     shown = [f"{at[0]['practice_episodes']}: {np.mean([point['success'] for point in at]):.0%}" for at in curves]
-    parts = [f"{np.mean([cell['parts'][name] for cell in cells]):.0%}" for name in PARTS if name in first["parts"]]
+    named = [name for name in PARTS if any(name in cell["parts"] for cell in cells)]
+    parts = [f"{np.mean([cell['parts'].get(name, _last(cell)) for cell in cells]):.0%}" for name in named]
     steps, samples = (np.mean([c["curve"][-1][key] for c in cells]) / 1e3 for key in ("environment_steps", "samples"))
     return (
         f"| {first['task']} | {first['demonstrations']} | `{first['method']}` | {len(cells)} "

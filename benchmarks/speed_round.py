@@ -67,7 +67,7 @@ def main(out: Path, config: Path, overrides: list[str]) -> dict[str, Any]:
         "cpu_s": seconds,
         "practice_round_cpu_s": seconds["practice 1"],
         "supervise_cpu_s": seconds["supervise 0"],
-        "collect_episodes_per_s": budget.episodes_per_round / seconds["collect 1"],
+        "collect_episodes_per_s": budget.collected_per_round / seconds["collect 1"],
         "evaluate_episodes_per_s": budget.evaluation_episodes / seconds["evaluate 1"],
         "model_rollout_chunks_per_s_core": branches.updates * branches.branches * branches.chunks / seconds["imagine"],
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,

@@ -360,8 +360,12 @@ def test_practice_goes_on_where_its_folder_stands(place: SimpleNamespace) -> Non
     [
         (63, {}, 63, 0),
         (64, {}, 32, 16),
-        (64, {"algorithm": "chunk_critic", "settings": {"budget.compare_episodes": 3}}, 32, 3),
+        (64, {"algorithm": "chunk_critic", "settings": {"budget.compare_episodes": 3}}, 58, 3),
+        (64, {"settings": {"budget.compare_episodes": 0}}, 64, 0),
+        (64, {"settings": {"budget.check_episodes": 8}}, 64, 0),
+        (64, {"settings": {"budget.episodes_per_round": 80}}, 48, 16),
         (64, {"algorithm": "filtered_bc"}, 64, 0),
+        (64, {"algorithm": "imagined_edit"}, 64, 0),
         (64, {"outcomes": LabelConfig()}, 64, 0),
     ],
 )
@@ -372,7 +376,17 @@ def test_a_comparison_is_part_of_the_episodes_of_a_long_round(
         place.policy, place.env, episodes_per_round=episodes, demonstrations=place.demos, out=tmp_path / "run", **given
     )
     budget = practice.config.budget
-    assert (budget.episodes_per_round, budget.compare_episodes) == (collected, compared)
+    assert (budget.collected_per_round, budget.compare_episodes) == (collected, compared)
+
+
+def test_a_folder_that_was_begun_without_a_comparison_goes_on_without_one(
+    place: SimpleNamespace, tmp_path: Path
+) -> None:
+    given = {"episodes_per_round": 64, "demonstrations": place.demos, "out": tmp_path / "run"}
+    vla.Practice(place.policy, place.env, **given, settings={"budget.compare_episodes": 0})
+    assert vla.Practice(place.policy, place.env, **given).config.budget.compare_episodes == 0
+    with pytest.raises(UserError, match="compare_episodes"):
+        vla.Practice(place.policy, place.env, **given, settings={"budget.compare_episodes": 4})
 
 
 def test_practice_refuses_demonstrations_of_another_robot(place: SimpleNamespace) -> None:

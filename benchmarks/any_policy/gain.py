@@ -19,9 +19,8 @@ from vla_rl.report.sinks import read_records
 from vla_rl.report.statistics import wilson_interval
 
 _PRESET = "alone"
-_UNCOMPARED = {"episodes_per_round": 150, "compare_episodes": 0}  # as its cells were measured
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
-_SAME += [f"budget.{name}={value}" for name, value in _UNCOMPARED.items()]
+_SAME += ["budget.compare_episodes=0"]  # as its cells were measured
 _LOGGED = (
     "proxy_unexplained",
     "base_spread",
@@ -105,8 +104,7 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
         rounds: Largest number of new rounds per cell; 0: only the supervised base policy.
     """
     config = read_yaml(config_file(_PRESET))
-    config["budget"] |= _UNCOMPARED
-    del config["budget"]["compare_episodes"]  # the key of the cells is older than this option
+    del config["budget"]["compare_episodes"]
     cells = Cells(out / "any_policy", {"config": config})
     for seed in seeds:
         for base in bases:

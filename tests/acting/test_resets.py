@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sim import make_expert
-from vla_rl.acting.resets import ResetConfig, SecondTask, ask_person, choose_resets
+from vla_rl.acting.resets import ResetConfig, SecondTask, ask_person, check_world, choose_resets
 from vla_rl.acting.task import open_robot
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.cli.main import main
@@ -57,7 +57,7 @@ def jobs(run: Path, first: int = 0, last: int = 4) -> list[RolloutJob]:
 
 def begin(run: Path, patience: int = 2) -> Path:
     run.mkdir(exist_ok=True)
-    choose_resets(run, ResetConfig(patience), (FORWARD, BACKWARD), one_world=True)
+    choose_resets(run, ResetConfig(patience))
     return run
 
 
@@ -196,12 +196,12 @@ def test_a_run_resets_itself_and_logs_all_attempts(config: RunConfig, tmp_path: 
 
 def test_one_task_several_worlds_or_a_run_without_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has 1 tasks"):
-        choose_resets(tmp_path, ResetConfig(), (FORWARD,), one_world=True)
+        check_world((FORWARD,), one_world=True)
     with pytest.raises(ConfigError, match="Set workers=0"):
-        choose_resets(tmp_path, ResetConfig(), (FORWARD, BACKWARD), one_world=False)
+        check_world((FORWARD, BACKWARD), one_world=False)
     (tmp_path / "metrics.jsonl").touch()
     with pytest.raises(ConfigError, match="begun without --resets"):
-        choose_resets(tmp_path, ResetConfig(), (FORWARD, BACKWARD), one_world=True)
+        choose_resets(tmp_path, ResetConfig())
     with pytest.raises(ConfigError, match="patience"):
         ResetConfig(patience=0)
 

@@ -105,6 +105,8 @@ def test_the_table_names_the_differences_to_published_figures() -> None:
     assert "| vla_rl/MetaWorldBoxClose-v0 | 3 | `alone` | 1 | 50% [40, 60] | 300: 70%, **90% [83, 94]** " in shown
     assert "| 80%, 80%, 90% | 90k (45k) |" in shown
     assert "action repeat 2" in shown
+    both = [cell("vla_rl/MetaWorldBoxClose-v0"), cell("vla_rl/MetaWorldBoxClose-v0", seed=1, after=0.7, plain=None)]
+    assert "| 75%, 75%, 80% | 90k (45k) |" in table({"cells": both, "command": ""}), "one seed acts without a residual"
     assert table({"cells": []}) == "Not measured yet."
 
 

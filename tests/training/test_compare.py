@@ -17,8 +17,9 @@ from vla_rl.training.rounds import PracticeRun
 OPTIONS = (
     *("--config", "tiny", "task.env=tests.fakes.lucky:make_lucky", "takeover.enabled=false"),
     *("algorithm=residual_td", "learning.td.updates=16", "learning.critic.hidden=[8]", "learning.distill_steps=2"),
-    *("exploration=0.2", "budget.compare_episodes=2", "budget.episodes_per_round=6"),
+    *("exploration=0.2", "budget.compare_episodes=2", "budget.episodes_per_round=10"),
 )
+TD = ("algorithm=residual_td", "learning.distill_steps=2")
 ON_POLICY = (
     *("--config", "tiny", "task.env=tests.fakes.lucky:make_lucky", "takeover.enabled=false", "exploration=0.2"),
     *("algorithm=residual_ppo", "learning.ppo.chunk_ticks=8", "learning.value.steps=2", "budget.steps_per_round=2"),
@@ -116,12 +117,27 @@ def test_another_policy_is_not_judged_by_the_episodes_that_are_there(
     ("options", "said"),
     [
         (["algorithm=filtered_bc"], "algorithm=filtered_bc makes neither"),
-        (["algorithm=residual_td", "budget.check_episodes=1"], "budget.check_episodes lets something else decide"),
-        (["algorithm=residual_td", "budget.staleness=1", "workers=1"], "budget.staleness lets something else decide"),
+        ([*TD, "budget.check_episodes=1"], "budget.check_episodes lets something else decide"),
+        ([*TD, "budget.staleness=1", "workers=1"], "budget.staleness lets something else decide"),
+        (
+            [*TD, "budget.compare_episodes=3", "budget.episodes_per_round=5"],
+            "plays 6 episodes of a round, and budget.epis",
+        ),
+        ([*TD, "--outcomes"], "budget.compare_episodes=0"),
+        ([*TD, "task.also=[vla_rl/LidOnBox-v0]", "--resets"], "budget.compare_episodes=0"),
+        ([*TD, "budget.compare_episodes=0", "--outcomes", "answers=-1"], "answers"),
     ],
 )
 def test_where_nothing_can_be_compared_it_is_refused(tmp_path: Path, capsys, options: list[str], said: str) -> None:
-    command = ["train", "--config", "tiny", "budget.compare_episodes=1", *options, "--out", str(tmp_path / "run")]
+    command = [
+        "train",
+        "--config",
+        "tiny",
+        "budget.compare_episodes=1",
+        *options,
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert main(command) != 0
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

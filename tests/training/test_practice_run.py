@@ -18,17 +18,19 @@ from tests.fakes.forked import start
 from vla_rl.api import evaluate
 from vla_rl.cli.main import main
 from vla_rl.core.config import load_config
+from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
 from vla_rl.core.types import PICTURED
 from vla_rl.data.cache import FrameCache
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
+from vla_rl.report.advice import ADVISED_CONTROL
 from vla_rl.report.sinks import read_records
 from vla_rl.training.beside import PracticeAlone
 from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import evaluation_jobs
 from vla_rl.training.plan import BudgetConfig, evaluation_seed
-from vla_rl.training.practice import learner_of_run, supervised_learner
+from vla_rl.training.practice import check_config, learner_of_run, supervised_learner
 from vla_rl.training.run import open_run
 from vla_rl.training.simulator import SimulatorWorker
 from vla_rl.training.workers import RolloutJob, RolloutPool, RolloutWorker
@@ -324,6 +326,21 @@ def test_practice_beside_a_run_is_supervised_as_long(uninterrupted: Path) -> Non
     longer = replace(config, budget=replace(config.budget, demonstrations=40, supervised_steps=1500))
     with patch.object(PracticeAlone, "start"):
         assert PracticeAlone(folder, longer, "alone")._config.budget.first_steps == 1500
+
+
+@pytest.mark.parametrize("preset", ["alone", "imagined", "demo"])
+def test_the_control_that_a_report_advises_is_not_refused(preset: str) -> None:
+    config = load_config(RunConfig, config_file(preset), [*ADVISED_CONTROL.split(), "task.image_size=32"])
+    check_config(config, has_demonstrations=True)
+
+
+@pytest.mark.parametrize(("episodes", "compared"), [(6, 0), (100, 16)])
+def test_practice_beside_a_run_has_rounds_as_long(uninterrupted: Path, episodes: int, compared: int) -> None:
+    folder, config = RunFolder.open(uninterrupted, RunConfig)
+    longer = replace(config, budget=replace(config.budget, episodes_per_round=episodes, check_episodes=2))
+    with patch.object(PracticeAlone, "start"):
+        budget = PracticeAlone(folder, longer, "alone")._config.budget
+    assert (budget.real_per_round, budget.compare_episodes) == (episodes, compared)
 
 
 def test_a_damaged_episode_stops_a_resumed_run_with_one_clear_line(

@@ -49,17 +49,15 @@ class ResetConfig:
         check_ranges(self, "resets", patience=">= 1")
 
 
-def choose_resets(run: Path, config: ResetConfig, tasks: tuple[str, ...], one_world: bool) -> None:
-    """Let the policy of a run reset the world by a second task, from its first episode on.
+def check_world(tasks: tuple[str, ...], one_world: bool) -> None:
+    """Check that the policy of a run can reset its world by a second task.
 
     Args:
-        run: Run folder.
-        config: When a hand is needed.
         tasks: Tasks of the run.
         one_world: Whether one process plays one attempt after the other.
 
     Raises:
-        ConfigError: If the run has no second task or several worlds, or was begun otherwise.
+        ConfigError: If the run has no second task or several worlds.
     """
     if len(tasks) != 2:
         raise ConfigError(
@@ -71,6 +69,18 @@ def choose_resets(run: Path, config: ResetConfig, tasks: tuple[str, ...], one_wo
             "--resets lets attempts share one world, so one process plays them in turn. Set workers=0, ray=null, "
             "environments_per_worker=1, budget.check_episodes=0 and budget.compare_episodes=0"
         )
+
+
+def choose_resets(run: Path, config: ResetConfig) -> None:
+    """Let the policy of a run reset the world by a second task, from its first episode on.
+
+    Args:
+        run: Run folder.
+        config: When a hand is needed.
+
+    Raises:
+        ConfigError: If the run was begun otherwise.
+    """
     file = run / _CONFIG
     if (run / "metrics.jsonl").exists() and not file.exists():
         raise ConfigError(f"{run} was begun without --resets; name another run folder")

@@ -80,13 +80,13 @@ class VectorStatistics:
         declared unit the others may have a far smaller one (deg beside m): then it is at most 1 % of the magnitude.
         Inputs are limited to 10 scales of a dimension that moves little or rarely, else to 10 of the largest scales.
 
-        A dimension that stays as it is within each episode, such as a goal, is shown once by each. Few episodes tell
-        little about its scale. With a declared unit its floor is at least the largest scale with that unit, divided by
-        the square root of their number.
+        A dimension that does not change within an episode, such as a goal, is shown once by each. Few episodes do not
+        show its scale. With a declared unit its floor is at least the largest scale with that unit, divided by the
+        square root of their number.
 
         Args:
             units: One unit per dimension (``""``: not declared), or empty.
-            shown: How many episodes show a dimension that stays as it is within each, int64 [D]; 0: it changes in one.
+            shown: How many episodes show a dimension that does not change within them, int64 [D]; 0: it changes in one.
         """
         named = np.array(units or [""] * self.size, dtype=str)
         std = np.where(self.constant, 0.0, self.std)

@@ -65,7 +65,7 @@ def data_statistics(cache: FrameCache, discrete_dims: Sequence[int], ticks: int 
 
 
 def _shown(cache: FrameCache, present: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many episodes have a state dimension that stays as it is within each, int64 [S]; 0: it changes."""
+    """Return how many episodes have a state dimension that changes within none, int64 [S]; 0: it changes in one."""
     frames = np.arange(cache.total_frames)
     later, _ = cache.later(frames, 1)
     changes = ((cache.state[later] != cache.state[frames]) & present).any(0)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from vla_rl.report.markup import section
 from vla_rl.report.run_files import PARTS, Run
 
+ADVISED_CONTROL = "algorithm=sft budget.episodes_per_round=0 budget.compare_episodes=0 budget.check_episodes=0"
+"""Changes to a run's config that leave practice out."""
 _SOLVED = 0.95
 _HARDLY = 0.05
 _GAIN = 0.03
@@ -51,7 +53,7 @@ def _advice(run: Run) -> Iterator[tuple[str, str]]:
     if all(control.control in PARTS for control in run.controls) and last.round and last.rate > _HARDLY:
         control = f"{path}-control"
         words = "Would as many gradient steps on the demonstrations alone have done the same? A control shows it."
-        command = f"{again} algorithm=sft budget.episodes_per_round=0 --out {control}"
+        command = f"{again} {ADVISED_CONTROL} --out {control}"
         yield words, f"{command}\nvla-rl report {path} --compare {control}"
 
 

@@ -34,7 +34,7 @@ class Evaluation:
         round: Practice rounds before it; 0 is the supervised policy.
         label: Name of the policy.
         gradient_steps: Gradient steps spent on it; None if unknown.
-        real_episodes: Demonstrations and practice episodes that it was trained on; None if unknown.
+        real_episodes: Demonstrations and practice episodes until then; None if unknown.
         successes: Number of successful episodes.
         episodes: Number of evaluation episodes.
         mean_success_length: Mean steps of a successful episode; None without one.

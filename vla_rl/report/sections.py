@@ -64,7 +64,7 @@ def success(run: Run) -> str:
             "success": percent(evaluation.rate),
             "95 %": percent_interval(evaluation.interval),
             "episodes": f"{evaluation.successes} / {evaluation.episodes}",
-            "trained on": _figure(evaluation.real_episodes),
+            "episodes until then": _figure(evaluation.real_episodes),
             "gradient steps": _figure(evaluation.gradient_steps),
             "steps to success": _figure(evaluation.mean_success_length) + (" (limit)" if at_limit else ""),
             f"p (could it be chance?), against {last.label}": f"{last.p_value(evaluation):.2g}",
@@ -72,7 +72,7 @@ def success(run: Run) -> str:
         rows.append(row | ({[*row][-1]: ""} if evaluation is last else {}))
     words = (
         f"On episodes that training never sees. Bands: Wilson's 95 % interval. {P_VALUE} "
-        "Trained on: demonstrations and practice episodes."
+        "Episodes until then: demonstrations, practice, comparisons and checks."
     )
     return section("Success", lead(words) + charts.success_chart({"policy": run}) + table(rows) + _per_task(run))
 
@@ -177,7 +177,7 @@ def collection(run: Run) -> str:
     records = [record for record in run.records("collect") if _float(record.get("episodes")) > 0]
     if not records:
         return section("Practice episodes", missing("No practice episodes have been logged yet."))
-    rows = []
+    rows, verdicts = [], []
     for record in records:
         counts = ("episodes", "successes", "takeovers", "rescued")
         episodes, successes, takeovers, rescued = (int(_float(record.get(name), 0)) for name in counts)
@@ -193,8 +193,16 @@ def collection(run: Run) -> str:
             " ": _bar({style: n / episodes for style, n in shares.items()}),
         }
         rows.append(row)
+    for record in run.records("compare"):
+        whole, plain = (percent(_float(record.get(name), 0.0)) for name in ("success", "plain_success"))
+        acts = "The whole policy acts." if record.get("whole_acts") else "The policy acts without them."
+        verdicts.append(
+            f"Round {_figure(record.get('round'))}, comparison of {_figure(record.get('episodes'))} more episodes: "
+            f"{whole} succeed with critic and residual, {plain} without. {acts}"
+        )
     names = {"good": "success alone", "human": "rescued", "human tint": "taken over in vain", "bad": "failure"}
-    return section("Practice episodes", table(rows) + f'<p class="note">{legend(names)}</p>')
+    notes = "".join(f'<p class="note">{words}</p>' for words in (legend(names), *verdicts))
+    return section("Practice episodes", table(rows) + notes)
 
 
 def operators(run: Run) -> str:

@@ -1,7 +1,7 @@
 """Metric sinks: one JSON line per record, and TensorBoard.
 
-A record is a flat mapping ``{"kind": "train" | "collect" | "evaluate", "round": int, "step": int, ...}`` with numbers
-for the rest; ``step`` counts gradient steps. All calls of one sink come from one thread.
+A record is a flat mapping ``{"kind": "train" | "collect" | "compare" | "check" | "evaluate", "round": int, "step": int,
+...}`` with numbers for the rest; ``step`` counts gradient steps. All calls of one sink come from one thread.
 """
 
 import errno

@@ -22,6 +22,7 @@ from vla_rl.report.sinks import MetricSink
 from vla_rl.training.branch_film import film_branches
 from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import note_evaluations
+from vla_rl.training.plan import fitting_comparison
 from vla_rl.training.practice import check_config, run_practice
 
 NAME = "practice alone"
@@ -32,7 +33,7 @@ _SHARED_BUDGET = (
     *("episodes_per_round", "evaluation_episodes"),
 )
 # One round is as long as the rounds with a person take.
-_ONE_ROUND = {"rounds": 1, "staleness": 0, "evaluation_pictures": "planned"}
+_ONE_ROUND = {"rounds": 1, "staleness": 0, "check_episodes": 0, "evaluation_pictures": "planned"}
 _STOP_WITHIN_S = 2.0
 logger = logging.getLogger(__name__)
 
@@ -59,14 +60,16 @@ class PracticeAlone(MetricSink):
         self._process: multiprocessing.process.BaseProcess | None = None
         own = own_settings(how)
         base = config_to_dict(config)
-        budget = {**base["budget"], **own.pop("budget", {}), **_ONE_ROUND}
+        of_practice = {"compare_episodes": 0, **own.pop("budget", {})}
+        budget = {**base["budget"], **of_practice, **_ONE_ROUND}
         for name in _SHARED_BUDGET:
             budget[name] = base["budget"][name]
+        budget["compare_episodes"] = fitting_comparison(budget["compare_episodes"], budget["episodes_per_round"])
         own |= {name: base[name] for name in _SHARED} | {"budget": budget, "workers": 0}
-        self._config = load_config(RunConfig, None, base=own)
-        if self.folder.config_file.exists():  # it goes on as it began
-            _, self._config = RunFolder.open(self.folder.path, RunConfig)
         try:
+            self._config = load_config(RunConfig, None, base=own)
+            if self.folder.config_file.exists():  # it goes on as it began
+                _, self._config = RunFolder.open(self.folder.path, RunConfig)
             check_config(self._config, has_demonstrations=True)
         except UserError as error:
             raise UserError(f"practice alone does not fit this run: {error} (--alone '' leaves it out)") from error

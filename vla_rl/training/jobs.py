@@ -47,7 +47,7 @@ class StageJobs:
         version, checked = stage.policy_version, self._budget.check_episodes
         jobs = self._jobs(
             practice_prefix(stage.round),
-            self._budget.episodes_per_round,
+            self._budget.collected_per_round,
             lambda start: (plan.practice_seed(self._seed, stage.round, start),),
             self._folder.policy(version),
         )
@@ -78,7 +78,7 @@ class StageJobs:
         self, name: str, count: int, stage: Stage, folder_of: Callable[[int], Path]
     ) -> list[RolloutJob]:
         """Return the jobs of a policy that a round has made, from the starts after those of its practice."""
-        first = self._budget.episodes_per_round
+        first = self._budget.collected_per_round
         return self._jobs(
             f"{name}{stage.round:03d}-",
             count,

@@ -31,7 +31,8 @@ class BudgetConfig:
         steps_per_demonstration: Gradient steps for each of ``demonstrations``, where that is more in all. The cosine
             of the learning rate is stretched as much. If ``demonstrations`` is 0, their number does not count.
         rounds: practice rounds after it.
-        episodes_per_round: practice episodes collected in a round.
+        episodes_per_round: Episodes of a round: practice and, if there is one, the comparison. Those of a check come
+            on top.
         steps_per_round: gradient steps in a round.
         staleness: Number of versions that the practicing policy may be older than the newest one. Collectors and
             evaluations then continue while the learner learns. Version r - 1 - staleness plays round r. This number,
@@ -41,9 +42,10 @@ class BudgetConfig:
             worse than the previous one, the previous one stays. For that one count as many of the round's practice
             episodes (or all, where they are fewer), which are played without exploration too. All of them are learned
             from. 0: no check.
-        compare_episodes: Starts that a round's policy plays twice, with and without its critic and residual. What does
-            better acts from then on; where they do alike, the whole policy. These episodes are learned from too. 0:
-            critic and residual always act.
+        compare_episodes: Episodes of a round in which its policy plays with its critic and residual, and as many from
+            the same starts without them. The better one acts from then on. If both succeed equally often, critic and
+            residual act. Several tasks take turns, and one verdict holds for all. The next round learns from these
+            episodes too. 0: critic and residual always act.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those
             from which a chunk was ``planned``. The latter saves most of the time, where the simulator can leave others
@@ -104,6 +106,12 @@ class BudgetConfig:
                 f"budget.compare_episodes decides whether a round's critic and residual act; budget.{other} lets "
                 "something else decide or play. Set one of them to 0"
             )
+        if 2 * self.compare_episodes > self.episodes_per_round:
+            raise ConfigError(
+                f"budget.compare_episodes={self.compare_episodes} plays {2 * self.compare_episodes} episodes of a "
+                f"round, and budget.episodes_per_round is {self.episodes_per_round}. Set budget.compare_episodes=0, or "
+                "more episodes"
+            )
 
     def acting_version(self, round_number: int) -> int:
         """Return the policy version that plays a round."""
@@ -115,9 +123,19 @@ class BudgetConfig:
         return max(self.supervised_steps, self.demonstrations * self.steps_per_demonstration)
 
     @property
+    def collected_per_round(self) -> int:
+        """Practice episodes of a round, without the comparison."""
+        return self.episodes_per_round - 2 * self.compare_episodes
+
+    @property
     def real_per_round(self) -> int:
-        """Episodes of a round: in practice, in the check and in the comparison."""
-        return self.episodes_per_round + self.check_episodes + 2 * self.compare_episodes
+        """Episodes of a round: in practice, in the comparison and in the check."""
+        return self.episodes_per_round + self.check_episodes
+
+
+def fitting_comparison(starts: int, episodes_per_round: int) -> int:
+    """Return the starts of a preset's comparison, or 0 where they would be more than half of the round."""
+    return starts if 4 * starts <= episodes_per_round else 0
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,7 @@ def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) 
         ConfigError: If the run compares policies by outcomes of the environment, has other label settings, or has
             practiced on outcomes of the environment.
     """
-    if budget.check_episodes or budget.compare_episodes:
-        raise ConfigError(
-            "budget.check_episodes and budget.compare_episodes compare policies by outcomes of the environment, which "
-            "practice on labels does not have. Set budget.check_episodes=0 and budget.compare_episodes=0"
-        )
+    check_budget(budget)
     file = folder.path / _FILE
     if file.exists() and load_config(LabelConfig, file) != config:
         raise ConfigError(f"{file} has other label settings; name another run folder, or ask for the same")
@@ -44,6 +40,15 @@ def choose_labels(folder: RunFolder, config: LabelConfig, budget: BudgetConfig) 
             "Name another run folder"
         )
     save_config(config, file)
+
+
+def check_budget(budget: BudgetConfig) -> None:
+    """Raise ConfigError if rounds compare policies by outcomes, which practice on labels does not have."""
+    if budget.check_episodes or budget.compare_episodes:
+        raise ConfigError(
+            "budget.check_episodes and budget.compare_episodes compare policies by outcomes of the environment, which "
+            "practice on labels does not have. Set budget.check_episodes=0 and budget.compare_episodes=0"
+        )
 
 
 class RoundLabels:

@@ -48,9 +48,9 @@ class Practice:
             (`vla_rl.policies.proxy`): a policy of lerobot, ``openpi://HOST:PORT`` or ``module:Name``.
         env: Task to practice.
         algorithm: Name of the training algorithm, an entry point of ``vla_rl.algorithms``.
-        episodes_per_round: Number of episodes per round. From 64 on, 32 of them decide whether the new critic and
-            residual act (``budget.compare_episodes``). There are none of these if the algorithm makes no residual, or
-            with ``outcomes``.
+        episodes_per_round: Number of episodes per round. From 64 on, 32 of them compare the new policy with and without
+            its critic and residual (``budget.compare_episodes``). There is no comparison with ``imagined_edit``, with
+            ``outcomes``, or if the algorithm makes neither critic nor residual.
         demonstrations: Episodes that stay in the training data, such as those that the policy was trained on. Their
             pictures are resized to the task's.
         out: Run folder.
@@ -109,13 +109,15 @@ class Practice:
             model, _ = load_model(start)
             own = {"task": config_to_dict(task), "policy": config_to_dict(model.config)}
             preset = read_yaml(config_file("imagined" if algorithm == "imagined_edit" else "alone"))
-            starts = preset["budget"].get("compare_episodes", 0)
-            if outcomes is not None or 4 * starts > episodes_per_round or not can_compare(algorithm):
+            begun = read_yaml(path / "config.yaml") if (path / "config.yaml").exists() else preset
+            starts = begun.get("budget", {}).get("compare_episodes", 0)
+            decides = any((settings or {}).get(f"budget.{name}") for name in ("check_episodes", "staleness"))
+            if decides or outcomes is not None or not can_compare(algorithm):
                 starts = 0
             fixed = {
                 "algorithm": algorithm,
-                "budget.episodes_per_round": episodes_per_round - 2 * starts,
-                "budget.compare_episodes": starts,
+                "budget.episodes_per_round": episodes_per_round,
+                "budget.compare_episodes": plan.fitting_comparison(starts, episodes_per_round),
                 "budget.demonstrations": len(store) if store is not None else 0,
                 "budget.supervised_steps": 1,  # the policy comes from elsewhere
                 "budget.steps_per_demonstration": 0,
@@ -129,6 +131,10 @@ class Practice:
             if base is not None:
                 moved = override_items({"policy.base": str(RunFolder(path).base)})
                 self.config = load_config(RunConfig, None, moved, config_to_dict(given))
+            if outcomes is not None:
+                from vla_rl.training.round_labels import check_budget
+
+                check_budget(self.config.budget)
             if (path / "config.yaml").exists():
                 self.folder, known = RunFolder.open(path, RunConfig)
                 check_same(known, self.config, path, but=("budget.rounds",))

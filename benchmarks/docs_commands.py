@@ -110,7 +110,7 @@ UNRUN = {
     r"(sudo apt|python3\.12 -m venv|LD_LIBRARY_PATH=)": "needs a Jetson",
     r"vla-rl export .*--(build|modelopt)\b": "needs TensorRT or ModelOpt",
     r"uv pip install -e .examples/benchmarks\[": "installs robosuite and OGBench, which the next commands use",
-    r"pip install --no-deps -e examples/own_reset$": "the tests find the example as if it were installed",
+    r"uv pip install --no-deps -e examples/own_reset$": "the tests find the example as if it were installed",
     r"pip install \./plugins\b": "the tests find the plug-ins as if they were installed",
 }
 SMALLER_SHELL = {"seq 20": "seq 1", "--config demo --from": "--config runs/demo/config.yaml budget.rounds=1 --from"}

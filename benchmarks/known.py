@@ -79,8 +79,8 @@ _ROBOMIMIC = "human demonstrations; pixels; robosuite 1.2 to 1.4"
 _IBRL = Published(
     "IBRL, arXiv 2311.02198",
     "solved within 40k samples",
-    "as many scripted demonstrations. A sample is two simulator steps (action repeat 2), and an episode has 100. Other "
-    "cameras; learns after every step",
+    "pixels; as many scripted demonstrations. A sample is two simulator steps (action repeat 2), an episode has 100; "
+    "it learns after every step",
 )
 _METAWORLD = Protocol(3, (_IBRL,), action_repeat=2)
 _CAN = (
@@ -101,7 +101,7 @@ _ORACLE = "1M oracle transitions; one agent per task, as we read it. Ours is one
 
 
 def _act(scripted: int, human: int) -> Published:
-    words = "50 demonstrations, scripted (by another script) or human; other cameras, larger pictures; no practice"
+    words = "50 demonstrations, scripted (by another script) or human; pixels; no practice"
     return Published("ACT, arXiv 2304.13705, table I", f"{scripted} % scripted, {human} % human", words)
 
 
@@ -318,10 +318,12 @@ def _row(cells: list[dict[str, Any]]) -> str:
     named = [name for name in PARTS if any(name in cell["parts"] for cell in cells)]
     parts = [f"{np.mean([cell['parts'].get(name, _last(cell)) for cell in cells]):.0%}" for name in named]
     steps, samples = (np.mean([c["curve"][-1][key] for c in cells]) / 1e3 for key in ("environment_steps", "samples"))
+    whole = ", ".join([*parts, f"{np.mean([_last(cell) for cell in cells]):.0%}"])
+    without = "the plain policy acts" if first["method"] == OURS else "-"
     return (
         f"| {first['task']} | {first['demonstrations']} | `{first['method']}` | {len(cells)} "
         f"| {_pooled(cells, 'supervised')} | {', '.join([*shown[:-1], ''])}**{_pooled(cells, 'practised')}** "
-        f"| {', '.join([*parts, f'{np.mean([_last(c) for c in cells]):.0%}']) if parts else '-'} "
+        f"| {whole if parts else without} "
         f"| {steps:.0f}k ({samples:.0f}k) | {np.mean([cell['wall_s'] for cell in cells]) / 3600:.1f} |"
     )
 

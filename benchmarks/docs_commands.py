@@ -37,7 +37,8 @@ _BRIEFLY_IMAGINED = ["learning.dynamics.steps=5", "learning.value.steps=5", "lea
 _BRIEFLY_IMAGINED += ["learning.distill_steps=2"]
 # Enough for an expert of Meta-World.
 _ONE_BRIEF_ROUND = ["budget.rounds=1", "task.image_size=32", "task.declare.max_episode_steps=200"]
-_BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2", "budget.compare_episodes=1"]
+_BRIEF_RESIDUAL = ["learning.td.updates=4", "learning.distill_steps=2"]
+_BRIEF_RESIDUAL += ["budget.compare_episodes=1", "budget.episodes_per_round=3"]
 # As many rounds and episodes as pages speak of, just long enough for every fault: every step goes into datasets too.
 _DEMO = ["budget.rounds=3", "budget.episodes_per_round=4", "task.image_size=64"]
 _DEMO += ["task.difficulty=0", "task.declare.max_episode_steps=70"]

@@ -1,6 +1,6 @@
 r"""A second task whose success is the start of the first: the cube goes from the tray back to the table.
 
-    pip install examples/own_reset
+    uv pip install --no-deps -e examples/own_reset
     vla-rl train --config alone task.env=vla_rl/PickPlace-v0 task.also=[own_reset:PutBack-v0] policy.text.film=true \
         budget.demonstrations=32 budget.compare_episodes=0 workers=0 environments_per_worker=1 --out runs/unattended \
         --resets

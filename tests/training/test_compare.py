@@ -120,7 +120,7 @@ def test_another_policy_is_not_judged_by_the_episodes_that_are_there(
         ([*TD, "budget.check_episodes=1"], "budget.check_episodes lets something else decide"),
         ([*TD, "budget.staleness=1", "workers=1"], "budget.staleness lets something else decide"),
         (
-            [*TD, "budget.compare_episodes=3", "budget.episodes_per_round=5"],
+            [*TD, "budget.compare_episodes=3", "budget.episodes_per_round=6"],
             "plays 6 episodes of a round, and budget.epis",
         ),
         ([*TD, "--outcomes"], "budget.compare_episodes=0"),

@@ -106,11 +106,11 @@ class BudgetConfig:
                 f"budget.compare_episodes decides whether a round's critic and residual act; budget.{other} lets "
                 "something else decide or play. Set one of them to 0"
             )
-        if 2 * self.compare_episodes > self.episodes_per_round:
+        if self.compare_episodes and 2 * self.compare_episodes >= self.episodes_per_round:
             raise ConfigError(
                 f"budget.compare_episodes={self.compare_episodes} plays {2 * self.compare_episodes} episodes of a "
-                f"round, and budget.episodes_per_round is {self.episodes_per_round}. Set budget.compare_episodes=0, or "
-                "more episodes"
+                f"round, and budget.episodes_per_round is {self.episodes_per_round}, so none is left to practice. Set "
+                "budget.compare_episodes=0, or more episodes"
             )
 
     def acting_version(self, round_number: int) -> int:

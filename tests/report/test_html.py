@@ -19,9 +19,10 @@ from run_maker import make_episode, write_trace
 
 from vla_rl.core.errors import UserError
 from vla_rl.data.store import EpisodeStore
-from vla_rl.report import media
+from vla_rl.report import media, sections
 from vla_rl.report.html import build_comparison, build_report
 from vla_rl.report.media import save_clips
+from vla_rl.report.run_files import Run
 from vla_rl.report.sinks import JsonlSink
 from vla_rl.report.statistics import fisher_p
 
@@ -601,3 +602,18 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path):
         build_report(tmp_path)
     with pytest.raises(UserError, match="holds no run"):
         build_report(tmp_path / "nowhere")
+
+
+def test_each_comparison_says_what_acts_from_then_on() -> None:
+    collected = {"kind": "collect", "round": 1, "step": 5, "episodes": 118, "successes": 40, "mean_length": 60.0}
+    compared = [
+        {"kind": "compare", "round": number, "step": 9, "episodes": 32, "success": success, "plain_success": 0.5}
+        | {"whole_acts": float(success >= 0.5)}
+        for number, success in ((1, 0.25), (2, 0.75))
+    ]
+    shown = sections.collection(Run(Path("run"), "", {}, {}, [], [], [collected, *compared], []))
+    assert "Round 1, comparison of 32 more episodes: 25 % succeed with critic and residual, 50 % without" in shown
+    first, second = shown.split("Round 2, comparison of 32 more episodes: 75 %")
+    assert "The policy acts without them." in first
+    assert "The whole policy acts." not in first
+    assert "The whole policy acts." in second

@@ -129,15 +129,7 @@ def test_another_policy_is_not_judged_by_the_episodes_that_are_there(
     ],
 )
 def test_where_nothing_can_be_compared_it_is_refused(tmp_path: Path, capsys, options: list[str], said: str) -> None:
-    command = [
-        "train",
-        "--config",
-        "tiny",
-        "budget.compare_episodes=1",
-        *options,
-        "--out",
-        str(tmp_path / "run"),
-    ]
+    command = ["train", "--config", "tiny", "budget.compare_episodes=1", *options, "--out", str(tmp_path / "run")]
     assert main(command) != 0
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

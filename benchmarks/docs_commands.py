@@ -68,6 +68,7 @@ SMALLER = {
 }
 # What a Python block is run with in place of what it says.
 SMALLER_PYTHON = {
+    "steps=1600": "steps=2",
     "steps=600": "steps=2",
     "episodes=100": "episodes=2",
     "episodes_per_round=150": "episodes_per_round=2",

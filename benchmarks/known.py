@@ -31,7 +31,12 @@ from vla_rl.training.evaluation import evaluate_parts
 OURS = "alone"
 _METHODS = {
     OURS: [],
-    "filtered_bc": [*METHODS["filtered_bc"], "budget.compare_episodes=0"],
+    "filtered_bc": [
+        *METHODS["filtered_bc"],
+        "budget.compare_episodes=0",
+        "budget.steps_per_round=1600",  # it imitates as long as ours
+        "learning.actor.decay_steps=1600",
+    ],
     "residual_ppo": [*METHODS["residual_ppo"], "budget.compare_episodes=0", "budget.evaluate_every_round=false"],
 }
 PICTURE = "images/known.svg"

@@ -111,7 +111,7 @@ def train(
         data: One or several sources of episodes: stores, or paths of stores, runs, LeRobotDatasets or ROS 2 bags.
         algorithm: Name of an entry point of ``vla_rl.algorithms``. ``sft`` imitates demonstrations only, ``bc``
             imitates every step, and ``habc`` weights steps by its critics.
-        steps: Number of gradient steps.
+        steps: Number of gradient steps. To imitate a few demonstrations, 200 for each were enough in our tests.
         out: Run folder. An interrupted training continues from it, if policy and episodes are those that it began with.
             Default: a temporary folder.
         settings: Changes to the config, such as ``{"learning.actor.batch_size": 64}``.

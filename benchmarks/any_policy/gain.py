@@ -20,7 +20,9 @@ from vla_rl.report.statistics import wilson_interval
 
 _PRESET = "alone"
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
-_SAME += ["budget.compare_episodes=0"]  # as its cells were measured
+# As the cells were measured:
+_SAME += ["budget.compare_episodes=0", "budget.steps_per_demonstration=50", "budget.steps_per_round=800"]
+_OF_PROXY = ["learning.distill_steps=400", "learning.actor.decay_steps=400"]
 _LOGGED = (
     "proxy_unexplained",
     "base_spread",
@@ -105,6 +107,8 @@ def measure(out: Path, runs: Path, bases: Sequence[str], seeds: Sequence[int], r
     """
     config = read_yaml(config_file(_PRESET))
     del config["budget"]["compare_episodes"]
+    config["budget"] |= {"steps_per_demonstration": 50, "steps_per_round": 800}
+    config["learning"] = {"discount": 0.997}
     cells = Cells(out / "any_policy", {"config": config})
     for seed in seeds:
         for base in bases:
@@ -193,6 +197,7 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     serving = served_policy(policy, _PORT + seed) if served else contextlib.nullcontext(str(policy))
     with serving as source:
         proxy = [
+            *_OF_PROXY,
             "budget.supervised_steps=1",
             "policy.kind=proxy",
             f"policy.base={source}",

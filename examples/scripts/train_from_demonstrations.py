@@ -6,7 +6,7 @@ Example: python examples/scripts/train_from_demonstrations.py
 import vla_rl as vla
 
 
-def main(episodes: int = 8, steps: int = 600, evaluated: int = 100, out: str = "policies/peg") -> None:
+def main(episodes: int = 8, steps: int = 1600, evaluated: int = 100, out: str = "policies/peg") -> None:
     env = vla.make_env("vla_rl/PegInsert-v0", difficulty=0.4)
     demonstrations = vla.collect_demonstrations(env, episodes)
     policy = vla.FlowVLA.from_data(demonstrations, size="cpu")

@@ -64,7 +64,7 @@ class Practice:
         UserError: If the folder holds another run, or policy, task, demonstrations and settings do not fit each other.
 
     Example:
-        >>> brief = {"budget.steps_per_round": 2, "budget.evaluation_episodes": 2}
+        >>> brief = {"budget.steps_per_round": 2, "learning.distill_steps": 0, "budget.evaluation_episodes": 2}
         >>> practice = Practice(policy, env, algorithm="chunk_critic", episodes_per_round=4, out="runs/brief",
         ...                     settings=brief)
         >>> for result in practice.rounds(1):

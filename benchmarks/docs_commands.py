@@ -53,7 +53,7 @@ SMALLER = {
     r"vla-rl train .*algorithm=residual_ppo": _TINY,
     r"vla-rl train .*--config alone .*MetaWorld": [*_TINY, *_BRIEF_RESIDUAL, *_ONE_BRIEF_ROUND],
     r"vla-rl train .*--config alone .*compare_episodes=0": [*_TINY, *_BRIEF_RESIDUAL, "budget.compare_episodes=0"],
-    r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL],
+    r"vla-rl train .*--config alone": [*_TINY, *_BRIEF_RESIDUAL, "budget.rounds=1"],
     r"vla-rl train\b.*rounds=": _TINY,
     r"vla-rl train\b": [*_TINY, "budget.rounds=1"],
     r"vla-rl finetune\b": ["steps=4", "checkpoint_every=2", "learning.actor.batch_size=8"],

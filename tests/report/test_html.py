@@ -614,6 +614,6 @@ def test_each_comparison_says_what_acts_from_then_on() -> None:
     shown = sections.collection(Run(Path("run"), "", {}, {}, [], [], [collected, *compared], []))
     assert "Round 1, comparison of 32 more episodes: 25 % succeed with critic and residual, 50 % without" in shown
     first, second = shown.split("Round 2, comparison of 32 more episodes: 75 %")
-    assert "The policy acts without them." in first
-    assert "The whole policy acts." not in first
-    assert "The whole policy acts." in second
+    assert "By all comparisons so far, the policy acts without them." in first
+    assert "the whole policy acts." not in first
+    assert "By all comparisons so far, the whole policy acts." in second

@@ -12,6 +12,7 @@ from vla_rl.core.metadata import CRITIC_FOLDER
 from vla_rl.data.run_folder import RunFolder
 from vla_rl.data.store import EpisodeStore
 from vla_rl.report.sinks import read_records
+from vla_rl.training.check import whole_acts
 from vla_rl.training.rounds import PracticeRun
 
 OPTIONS = (
@@ -26,13 +27,16 @@ ON_POLICY = (
 )
 
 
+SUCCESSES = {"whole001": 0, "whole002": 2}  # of two; 1 without residual
+
+
 def unaided(_: PracticeRun, names: Sequence[str]) -> tuple[int, int]:
-    return (0 if names[0].startswith("whole001") else 1), len(names)
+    return SUCCESSES.get(names[0].partition("-")[0], 1), len(names)
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose first residual does worse than no residual, and whose second one does as well."""
+    """A run whose first residual does worse than no residual, and whose second one makes up for it."""
     run = tmp_path_factory.mktemp("compared") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PracticeRun, "_unaided", unaided)
@@ -41,7 +45,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_what_does_better_acts_and_of_equals_the_whole_policy(compared: Path) -> None:
+def test_what_has_done_better_acts_and_of_equals_the_whole_policy(compared: Path) -> None:
     folder = RunFolder(compared)
     chooses = [(folder.policy(version) / CRITIC_FOLDER).is_dir() for version in range(3)]
     assert chooses == [False, False, True]
@@ -50,8 +54,27 @@ def test_what_does_better_acts_and_of_equals_the_whole_policy(compared: Path) ->
     assert not any(folder.plain(version).exists() for version in (1, 2))
     summary = folder.read_summary()
     assert summary["compared"]["1"] == {"whole": [0, 2], "plain": [1, 2], "whole_acts": False}
-    assert summary["compared"]["2"] == {"whole": [1, 2], "plain": [1, 2], "whole_acts": True}
+    assert summary["compared"]["2"] == {"whole": [2, 2], "plain": [1, 2], "whole_acts": True}
     assert [entry["real_episodes"] for entry in summary["evaluations"]] == [3, 3 + 10, 3 + 20]
+
+
+@pytest.mark.parametrize(
+    ("leads", "acts"),
+    [
+        ((-1,), False),
+        ((0,), True),
+        ((4, 3, -2), True),  # behind by chance
+        ((1, -2), False),
+        ((-1, -1, 3), True),
+        ((-3, 2), False),
+    ],
+)
+def test_a_verdict_counts_all_comparisons_so_far(leads: Sequence[int], acts: bool) -> None:
+    compared = {
+        str(version): {"whole": [8 + lead, 16], "plain": [8, 16]} for version, lead in enumerate(leads, start=1)
+    }
+    later = {str(len(leads) + 1): {"whole": [0 if acts else 16, 16], "plain": [16 if acts else 0, 16]}}
+    assert whole_acts(compared | later, len(leads)) is acts
 
 
 @pytest.mark.slow

@@ -195,10 +195,10 @@ def collection(run: Run) -> str:
         rows.append(row)
     for record in run.records("compare"):
         whole, plain = (percent(_float(record.get(name), 0.0)) for name in ("success", "plain_success"))
-        acts = "The whole policy acts." if record.get("whole_acts") else "The policy acts without them."
+        acts = "the whole policy acts." if record.get("whole_acts") else "the policy acts without them."
         verdicts.append(
             f"Round {_figure(record.get('round'))}, comparison of {_figure(record.get('episodes'))} more episodes: "
-            f"{whole} succeed with critic and residual, {plain} without. {acts}"
+            f"{whole} succeed with critic and residual, {plain} without. By all comparisons so far, {acts}"
         )
     names = {"good": "success alone", "human": "rescued", "human tint": "taken over in vain", "bad": "failure"}
     notes = "".join(f'<p class="note">{words}</p>' for words in (legend(names), *verdicts))

@@ -6,6 +6,7 @@ without exploration as well, and by its earlier ones. A failed check costs a rou
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,16 @@ def success_of(checks: Mapping[int, Check], version: int) -> float:
     if version in checks:
         played.append(checks[version].check)
     return sum(successes for successes, _ in played) / sum(episodes for _, episodes in played)
+
+
+def whole_acts(compared: Mapping[str, Mapping[str, Any]], version: int) -> bool:
+    """Return whether a version acts with its critic and residual: if they have cost no success in all comparisons so
+    far. One comparison is too short: residuals that had been ahead fell behind by one or two starts of sixteen, and did
+    as well or better on a hundred (docs/results/known.md).
+
+    Args:
+        compared: By version: successes and episodes with (``whole``) and without (``plain``) critic and residual.
+        version: Comparisons of later ones, which an interrupted run may have left, do not count.
+    """
+    leads = [each["whole"][0] - each["plain"][0] for number, each in compared.items() if int(number) <= version]
+    return sum(leads) >= 0

@@ -43,8 +43,8 @@ class BudgetConfig:
             episodes (or all, where they are fewer), which are played without exploration too. All of them are learned
             from. 0: no check.
         compare_episodes: Episodes of a round in which its policy plays with its critic and residual, and as many from
-            the same starts without them. The better one acts from then on. If both succeed equally often, critic and
-            residual act. Several tasks take turns, and one verdict holds for all. The next round learns from these
+            the same starts without them. What has succeeded more often in all comparisons so far acts; if both are
+            equal, critic and residual do. Several tasks take turns, and one verdict holds for all. The next round learns from these
             episodes too. 0: critic and residual always act.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those

@@ -27,7 +27,7 @@ from vla_rl.policies.checkpoint import save_policy
 from vla_rl.policies.folders import load_model
 from vla_rl.training import plan
 from vla_rl.training.algorithms import adopt_saved
-from vla_rl.training.check import Check, acting_policy, success_of
+from vla_rl.training.check import Check, acting_policy, success_of, whole_acts
 from vla_rl.training.config import RunConfig
 from vla_rl.training.evaluation import acting_settings, evaluation_entry, note_evaluations
 from vla_rl.training.jobs import StageJobs, is_demonstration, is_stored, practice_prefix
@@ -193,8 +193,8 @@ class PracticeRun(LearningRun):
         return True
 
     def _compare(self, stage: Stage) -> bool:
-        """Play the round's policy with and without its critic and residual, from the same starts. What does better
-        becomes the acting version; the whole one, if they do alike.
+        """Play the round's policy with and without its critic and residual, from the same starts. What has done better
+        in all comparisons so far becomes the acting version; the whole one, if they do alike.
         """
         version = stage.policy_version
         if self._was_made(version):
@@ -207,9 +207,9 @@ class PracticeRun(LearningRun):
         self._note_player(stage, jobs, self.store)
         self._rollouts(jobs, self.store, stage)
         whole, without = (self._unaided([job.episode_id for job in each]) for each in (whole_jobs, plain_jobs))
-        acts = whole[0] >= without[0]
         summary = self.folder.read_summary()
-        noted = {**summary.get("compared", {}), str(version): {"whole": whole, "plain": without, "whole_acts": acts}}
+        noted = {**summary.get("compared", {}), str(version): {"whole": whole, "plain": without}}
+        acts = noted[str(version)]["whole_acts"] = whole_acts(noted, version)
         self.folder.write_summary({**summary, "compared": noted})
         lengths = [self.store.read_header(job.episode_id).length for job in jobs]
         success, plain_success = whole[0] / whole[1], without[0] / without[1]
@@ -218,8 +218,8 @@ class PracticeRun(LearningRun):
         if acts:
             shutil.rmtree(plain)
         (candidate if acts else plain).rename(self.folder.policy(version))
-        verdict = "" if acts else ", which acts from now on"
-        self._result = f"{success:.0%} succeed, {plain_success:.0%} without critic and residual{verdict}, "
+        verdict = "which stay" if acts else "which stay out"
+        self._result = f"{success:.0%} succeed, {plain_success:.0%} without critic and residual, {verdict}, "
         return True
 
     def _check(self, stage: Stage) -> bool:

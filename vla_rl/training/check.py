@@ -41,8 +41,7 @@ def success_of(checks: Mapping[int, Check], version: int) -> float:
 
 def whole_acts(compared: Mapping[str, Mapping[str, Any]], version: int) -> bool:
     """Return whether a version acts with its critic and residual: if they have cost no success in all comparisons so
-    far. One comparison is too short: residuals that had been ahead fell behind by one or two starts of sixteen, and did
-    as well or better on a hundred (docs/results/known.md).
+    far. One comparison alone judges by chance (docs/results/known.md).
 
     Args:
         compared: By version: successes and episodes with (``whole``) and without (``plain``) critic and residual.

@@ -44,8 +44,8 @@ class BudgetConfig:
             from. 0: no check.
         compare_episodes: Episodes of a round in which its policy plays with its critic and residual, and as many from
             the same starts without them. What has succeeded more often in all comparisons so far acts; if both are
-            equal, critic and residual do. Several tasks take turns, and one verdict holds for all. The next round learns from these
-            episodes too. 0: critic and residual always act.
+            equal, critic and residual do. Several tasks take turns, and one verdict holds for all. The next round
+            learns from these episodes too. 0: critic and residual always act.
         evaluation_episodes: episodes on held-out seeds behind every success figure.
         evaluation_pictures: Pictures that evaluation episodes keep: of ``every`` step, for a world model, or only those
             from which a chunk was ``planned``. The latter saves most of the time, where the simulator can leave others

@@ -17,7 +17,7 @@ import pytest
 
 import vla_rl as vla
 from benchmarks.docs_public import examples
-from vla_rl.cli.main import main
+from vla_rl.cli.main import _told, main
 from vla_rl.core.config import load_config
 from vla_rl.core.config_files import config_file
 from vla_rl.core.errors import UserError
@@ -452,6 +452,23 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(place: SimpleNames
     assert not Path("runs/few").exists()
     with pytest.raises(AttributeError, match="make_env"):
         vla.make_environment  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [("onnx_ir", r"export needs the package 'onnx_ir', .* install vla-rl\[trt\]"), ("theirs", "No module")],
+)
+def test_an_export_names_the_extra_that_it_lacks(
+    place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, package: str, said: str
+) -> None:
+    def lacks(*_: object) -> None:
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+    monkeypatch.setattr("deploy_trt.export.export_policy", lacks)
+    with pytest.raises(UserError if package == "onnx_ir" else ModuleNotFoundError, match=said):
+        vla.export(place.policy, "deployments/dot")
+    code, line = _told(ModuleNotFoundError(name=package), "export")
+    assert (code, "install vla-rl[trt]" in line) == ((2, True) if package == "onnx_ir" else (3, False))
 
 
 def test_a_class_is_taken_wherever_an_environment_is(place: SimpleNamespace) -> None:

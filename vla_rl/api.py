@@ -22,7 +22,7 @@ from vla_rl.acting.policy_folder import AnyPolicy, on_disk, opened
 from vla_rl.acting.task_config import TaskConfig
 from vla_rl.core.config import config_to_dict, load_config, override_items
 from vla_rl.core.config_files import config_file, read_yaml
-from vla_rl.core.errors import UserError
+from vla_rl.core.errors import UserError, missing_extra
 from vla_rl.core.progress import track
 from vla_rl.core.protocols import Policy
 from vla_rl.core.types import Float32Array, Origin
@@ -272,7 +272,7 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
         Path of the deployment folder, for `load_policy` and ``vla-rl rollout``.
 
     Raises:
-        UserError: If the policy cannot be exported.
+        UserError: If the policy cannot be exported, or the extra ``trt`` is not installed.
 
     Example:
         >>> deployment = export("runs/dot", "deployments/dot")
@@ -285,7 +285,12 @@ def export(policy: AnyPolicy, out: str | Path, precision: Literal["fp32", "fp16"
         if folder is None:
             what = policy if is_name(policy) else f"a {type(policy).__name__}"
             raise UserError(f"{what} cannot be exported; give a trained policy or its folder")
-        export_policy(folder, Path(out), precision)
+        try:
+            export_policy(folder, Path(out), precision)
+        except ModuleNotFoundError as error:
+            if missing := missing_extra(error, "export"):
+                raise UserError(missing) from error
+            raise
     return Path(out)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import vla_rl
 from vla_rl.cli.parser import HelpFormatter, VerbParser
-from vla_rl.core.errors import UserError, did_you_mean, in_library, one_line
+from vla_rl.core.errors import UserError, did_you_mean, in_library, missing_extra, one_line
 from vla_rl.core.logging_setup import log_to_stderr
 from vla_rl.core.registry import OUR_PACKAGES, declared_packages
 from vla_rl.core.signals import Terminated, continue_with, ends_in_time, stops_on_signals
@@ -38,17 +38,6 @@ VERBS = {
     "hub": "share a policy or episodes through the Hugging Face hub or a folder",
     "doctor": "verify an episode store, and repair it",
     "sign": "sign a policy or a deployment, so that a robot may refuse all others",
-}
-
-
-# The base install is what the computer on a robot needs; which extra brings what else.
-EXTRAS = {
-    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "PIL", "scipy", "rich"),
-    "vlm": ("transformers",),
-    "trt": ("onnx", "onnxscript", "polygraphy"),
-    "viz": ("rerun",),
-    "sign": ("cryptography",),
-    "serve": ("websockets", "zmq"),
 }
 
 
@@ -120,11 +109,8 @@ def _told(error: BaseException, verb: str) -> tuple[int, str]:
             return 2, f"error: {one_line(OSError(f'{where}{error.strerror or error}'), _LONGEST_LINE)}"
         case MemoryError():
             return 2, "error: there is not enough memory; choose smaller sizes"
-        case ModuleNotFoundError():
-            package = (error.name or "").split(".")[0]
-            if extra := next((name for name, packages in EXTRAS.items() if package in packages), None):
-                missing = f"{verb} needs the package {error.name!r}, which is not installed"
-                return 2, f"error: {missing}; install vla-rl[{extra}]"
+        case ModuleNotFoundError() if missing := missing_extra(error, verb):
+            return 2, f"error: {missing}"
     kind = f"{type(error).__name__}: {one_line(error)}"
     if where := _place_of_others(error):
         return 2, f"error: {kind}, at {where}, which is no part of vla-rl{hint}"

@@ -6,6 +6,16 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+# The base install is what the computer on a robot needs; which extra brings what else.
+_EXTRAS = {
+    "train": ("torch", "lerobot", "mujoco", "gymnasium", "tensorboard", "PIL", "scipy", "rich"),
+    "vlm": ("transformers",),
+    "trt": ("onnx", "onnx_ir", "onnxscript", "polygraphy"),
+    "viz": ("rerun",),
+    "sign": ("cryptography",),
+    "serve": ("websockets", "zmq"),
+}
+
 
 class UserError(Exception):
     """Report bad input or a bad environment (config, name, file, disk).
@@ -35,6 +45,13 @@ class StoreError(UserError):
 
 class DamagedError(StoreError):
     """A file whose content is not what was written. The doctor sets aside only such files."""
+
+
+def missing_extra(error: ModuleNotFoundError, what: str) -> str:
+    """Return which extra brings the package that ``what`` lacks, in a sentence; empty if none does."""
+    package = (error.name or "").split(".")[0]
+    extra = next((name for name, packages in _EXTRAS.items() if package in packages), None)
+    return f"{what} needs the package {error.name!r}, which is not installed; install vla-rl[{extra}]" if extra else ""
 
 
 def one_line(error: BaseException, longest: int = 300) -> str:

@@ -24,6 +24,7 @@ from benchmarks import detector_fooled, detector_replay, detector_rival, detecto
 from benchmarks.cells import Cells, origin
 from benchmarks.detector_fits import ORDERS, fit, in_orders, scores, tracks_of
 from benchmarks.outcomes import practice_alone
+from benchmarks.practices import EARLIER_BUDGET, EARLIER_IMITATION
 from benchmarks.runs import evaluations, run_verb, short_name
 from vla_rl.core.errors import UserError
 
@@ -39,9 +40,7 @@ _LABELS = {"true": [], "detector": ["--outcomes", "simulated_person=true"]}
 _BY_HAND = ["--outcomes", "simulated_person=true", "by_hand_episodes=300"]
 _NOISE = {"none": _BY_HAND, "10": [*_BY_HAND, "wrong_answers=0.1"], "detector": _LABELS["detector"]}
 _NOISY = ["--config", "alone", "workers=0", "torch_threads=1", "budget.rounds=2", "budget.evaluation_episodes=300"]
-# As its cells were measured:
-_NOISY += ["budget.compare_episodes=0", "budget.steps_per_demonstration=50", "budget.steps_per_round=800"]
-_NOISY += ["learning.distill_steps=400", "learning.actor.decay_steps=400"]
+_NOISY += [*EARLIER_BUDGET, *EARLIER_IMITATION]
 _SETTINGS = {"orders": ORDERS, "answers": ANSWERS, "shared": ["task.env=" + TASK, *_SHARED]}
 _SETTINGS |= {"recorded": _RECORDED, "practice": _PRACTICED}
 _OF_TASKS = ("recorded", "noise")  # parts that run on other tasks as well

@@ -46,6 +46,9 @@ _ON_POLICY = [  # as many episodes in more rounds
     "budget.episodes_per_round=50",
     "budget.steps_per_round=1",
 ]
+# The preset `alone` as it was when the cells of `any_policy` and `detector` were measured.
+EARLIER_BUDGET = ["budget.compare_episodes=0", "budget.steps_per_demonstration=50", "budget.steps_per_round=800"]
+EARLIER_IMITATION = ["learning.distill_steps=400", "learning.actor.decay_steps=400"]
 PATIENT = ["learning.discount=1"]
 # Every draw is moved by the whole edit, and what is new costs nothing.
 WHOLE_EDITS = ["learning.best_of_n.graded_residual=false", "learning.best_of_n.ood_penalty=0"]

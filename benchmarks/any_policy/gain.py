@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.cells import Cells, origin
-from benchmarks.practices import METHODS
+from benchmarks.practices import EARLIER_BUDGET, EARLIER_IMITATION, METHODS
 from benchmarks.runs import RunningVerb, evaluations, in_float32, run_verb
 from vla_rl.core.cache_keys import cache_key
 from vla_rl.core.config_files import config_file, read_yaml
@@ -20,9 +20,7 @@ from vla_rl.report.statistics import wilson_interval
 
 _PRESET = "alone"
 _SAME = ["torch_threads=1", "workers=0", "environments_per_worker=64", "budget.evaluation_episodes=200"]
-# As the cells were measured:
-_SAME += ["budget.compare_episodes=0", "budget.steps_per_demonstration=50", "budget.steps_per_round=800"]
-_OF_PROXY = ["learning.distill_steps=400", "learning.actor.decay_steps=400"]
+_SAME += EARLIER_BUDGET
 _LOGGED = (
     "proxy_unexplained",
     "base_spread",
@@ -197,7 +195,7 @@ def _advance(base: str, seed: int, runs: Path, rounds: int) -> dict[str, Any] | 
     serving = served_policy(policy, _PORT + seed) if served else contextlib.nullcontext(str(policy))
     with serving as source:
         proxy = [
-            *_OF_PROXY,
+            *EARLIER_IMITATION,
             "budget.supervised_steps=1",
             "policy.kind=proxy",
             f"policy.base={source}",
